@@ -1,0 +1,28 @@
+"""A bucket of local gradients in, the factor that clips it out; no host synchronisation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def bucket_threshold(max_norm: float, num_buckets: int) -> float:
+    """The norm allowed to each bucket, so that the whole gradient's never exceeds `max_norm`.
+
+    B buckets of norm at most max_norm / sqrt(B) have a joint norm of at most max_norm, and so has their mean over
+    ranks (*Breaking MLPerf Training*, bucket-wise clipping; record-runs.md, 1.5).
+    """
+    return max_norm / math.sqrt(num_buckets)
+
+
+def clip_factor(gradient_P: Tensor, threshold: float) -> Tensor:
+    """min(1, threshold / norm) as an fp32 scalar on the gradient's device; NaN where the norm is not finite.
+
+    NaN rather than 0: multiplied into the bucket it reaches every rank through the reduction, so that all of them
+    skip the step, whereas 0 would hide the fault.
+    """
+    norm = torch.linalg.vector_norm(gradient_P, dtype=torch.float32)
+    factor = (threshold / norm).clamp(max=1.0)  # a zero gradient: threshold / 0 = inf, clamped to 1
+    return torch.where(norm.isfinite(), factor, torch.nan)

@@ -1,0 +1,50 @@
+"""A world in, torch's process group and what all ranks agree on out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.bert.config import MAX_SEED
+from benchmarks.bert.world import World, WorldError
+
+
+@contextmanager
+def process_group(world: World, device: torch.device, timeout_s: int) -> Iterator[None]:
+    """torch's default group. After an error it is left as it is: gloo cannot abort, and taking it down could hang."""
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    timeout = timedelta(seconds=timeout_s)
+    if world.rendezvous is None:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+    else:
+        dist.init_process_group(backend, init_method=world.rendezvous, timeout=timeout)
+    yield
+    dist.destroy_process_group()
+
+
+def agree_on_seed(seed: int) -> int:
+    """Rank 0's seed on every rank: the one given, or for a negative one a draw from the operating system."""
+    agreed = [seed if seed >= 0 else secrets.randbelow(MAX_SEED + 1)]
+    dist.broadcast_object_list(agreed, src=0)
+    return agreed[0]
+
+
+def check_agreement(known: object) -> None:
+    """Raise WorldError on every rank, naming those whose `known` differs from rank 0's.
+
+    Every rank computes the plan by itself, so all must hold the same configuration and the same data.
+    """
+    digest = hashlib.sha256(json.dumps(known, default=str, sort_keys=True).encode()).hexdigest()
+    digests = [""] * dist.get_world_size()
+    dist.all_gather_object(digests, digest)
+    if others := [rank for rank, other in enumerate(digests) if other != digests[0]]:
+        raise WorldError(
+            f"ranks {others} differ from rank 0 in configuration, data or library versions; start all from one place"
+        )

@@ -1,0 +1,285 @@
+"""The environment in, one frozen and checked `Config` out. No other module reads the environment.
+
+A field `learning_rate` is the variable `LEARNING_RATE`. A `config_*.sh` file holds lines `export NAME=value`; a
+variable that the caller's environment already sets wins over the file. Every value remembers where it came from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from benchmarks.bert.data.plan import STRATEGIES
+from benchmarks.bert.names import nearest
+from benchmarks.bert.schedule import rule_interval
+from benchmarks.bert.world import TORCHRUN
+
+RULESETS = ("2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
+OPTIMIZERS = ("adam",)
+CLIPS = ("none", "bucket_before")
+PRECISIONS = ("fp32", "bf16")
+ATTENTIONS = ("auto", "plain", "split")
+INITIALISATIONS = ("standard", "relative_offset")
+MAX_SEED = 2**31 - 1
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; the message has one line for each problem."""
+
+
+def _least(low: float) -> Callable[[Any], str | None]:
+    return lambda value: None if value >= low else f"at least {low}"
+
+
+def _between(low: float, high: float) -> Callable[[Any], str | None]:
+    """Open at the top: `low` is allowed, `high` is not."""
+    return lambda value: None if low <= value < high else f"from {low} to below {high}"
+
+
+def _positive(value: float) -> str | None:
+    return None if 0 < value < float("inf") else "above 0"
+
+
+def _one_of(names: Iterable[str]) -> Callable[[Any], str | None]:
+    allowed = tuple(names)
+    return lambda value: None if value in allowed else f"one of {', '.join(allowed)}"
+
+
+def _var(default: Any, what: str, accept: Callable[[Any], str | None] = lambda _: None) -> Any:
+    return field(default=default, metadata={"what": what, "accept": accept})
+
+
+@dataclass(frozen=True)
+class Config:
+    # Submission
+    submission_org: str = _var("none", "who submits")
+    submission_platform: str = _var("none", "name of the system")
+    submission_status: str = _var("research", "status", _one_of(("cloud", "onprem", "preview", "research")))
+    division: str = _var("open", "division", _one_of(("open", "closed")))
+    ruleset: str = _var("5.0.0", "rules of which round; 5.0.0 is the last with BERT", _one_of(RULESETS))
+    # Machines
+    num_nodes: int = _var(1, "nodes", _least(1))
+    ranks_per_node: int = _var(1, "ranks on each node", _least(1))
+    device: str = _var(
+        "auto", "where tensors live; auto takes CUDA where there is one", _one_of(("auto", "cpu", "cuda"))
+    )
+    collective_timeout_s: int = _var(120, "seconds until a collective that hangs ends the run", _least(1))
+    clear_caches: bool = _var(False, "try to drop the page caches before the run (needs root)")
+    caches_cleared: bool = _var(False, "whether this node's launcher did drop them; set by run_and_time.sh")
+    # Data
+    data_dir: Path = _var(Path("data/kjv"), "folder with vocab.txt, train/ and eval/")
+    result_file: Path = _var(Path("results/result_0.txt"), "the MLPerf log to write; must not exist")
+    max_length: int = _var(512, "longest sample, tokens", _between(8, 65536))
+    loading: str = _var("stratified_presort", "how samples are drawn and dealt", _one_of(STRATEGIES))
+    num_strata: int = _var(4, "equal ranges of length that quotas are drawn from", _least(1))
+    # Model
+    num_layers: int = _var(24, "encoder layers", _least(1))
+    hidden_size: int = _var(1024, "width of the encoder", _least(8))
+    num_heads: int = _var(16, "attention heads", _least(1))
+    ffn_size: int = _var(4096, "width of the feed-forward part", _least(1))
+    dropout: float = _var(0.1, "probability to drop", _between(0.0, 1.0))
+    initialisation: str = _var("standard", "initial weights", _one_of(INITIALISATIONS))
+    init_std: float = _var(0.02, "standard deviation of initial weights", _positive)
+    attention: str = _var("auto", "attention implementation", _one_of(ATTENTIONS))
+    precision: str = _var("fp32", "arithmetic of forward and backward", _one_of(PRECISIONS))
+    # Batch
+    batch_size: int = _var(16, "samples per rank and optimizer step", _least(1))
+    gradient_accumulation_steps: int = _var(1, "micro-batches that BATCH_SIZE is cut into", _least(1))
+    # Optimizer
+    optimizer: str = _var("adam", "optimizer", _one_of(OPTIMIZERS))
+    learning_rate: float = _var(4e-4, "peak learning rate", _positive)
+    end_learning_rate: float = _var(0.0, "learning rate after the decay", _least(0))
+    beta_1: float = _var(0.9, "decay of the first moment", _between(0.0, 1.0))
+    beta_2: float = _var(0.999, "decay of the second moment", _between(0.0, 1.0))
+    epsilon: float = _var(1e-6, "added to the root of the second moment", _positive)
+    weight_decay: float = _var(0.01, "decoupled decay of matrices", _least(0))
+    warmup_steps: int = _var(0, "steps of linear warm-up, counted from START_WARMUP_STEP", _least(0))
+    start_warmup_step: int = _var(0, "a negative value starts part of the way up")
+    decay_steps: int = _var(0, "step at which the decay ends; 0 means MAX_STEPS", _least(0))
+    decay_power: float = _var(1.0, "power of the polynomial decay", _positive)
+    max_steps: int = _var(100_000, "give up after so many steps", _least(1))
+    clip: str = _var("bucket_before", "gradient clipping", _one_of(CLIPS))
+    max_norm: float = _var(1.0, "norm that the clipped gradient may have", _positive)
+    bucket_mb: float = _var(25.0, "size of a gradient bucket, MiB", _positive)
+    # Evaluation
+    target_accuracy: float = _var(0.72, "masked-LM accuracy to reach", _between(0.0, 1.0))
+    eval_start_samples: int = _var(0, "samples before the first evaluation; 0 means one interval", _least(0))
+    eval_interval_samples: int = _var(0, "samples between evaluations; 0 means the rule's formula", _least(0))
+    eval_batch_size: int = _var(16, "samples per rank and evaluation step", _least(1))
+    # Trial
+    seed: int = _var(-1, "of this trial; -1 draws one from the operating system", _between(-1, MAX_SEED + 1))
+
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)  # variable -> where from
+    launcher: Mapping[str, str] = field(default_factory=dict, compare=False)  # torchrun's variables
+
+    @property
+    def global_batch(self) -> int:
+        return self.num_nodes * self.ranks_per_node * self.batch_size
+
+    def common(self) -> dict[str, Any]:
+        """The variables that must be equal on all ranks, by name."""
+        return {name: str(getattr(self, f.name)) for name, f in VARIABLES.items() if name != "CACHES_CLEARED"}
+
+    def resolved(self) -> dict[str, Any]:
+        """Every variable's value, and where it came from; ready for JSON."""
+        resolved = {}
+        for name, variable in VARIABLES.items():
+            value = getattr(self, variable.name)
+            resolved[name] = {
+                "value": str(value) if isinstance(value, Path) else value,
+                "source": self.sources.get(name, "default"),
+            }
+        return resolved
+
+
+VARIABLES = {f.name.upper(): f for f in dataclasses.fields(Config) if "what" in f.metadata}
+
+
+def load(environment: Mapping[str, str] = os.environ) -> Config:
+    """The configuration that `environment` describes. Raises ConfigError with every problem found."""
+    problems: list[str] = []
+    config_file = environment.get("CONFIG", "")
+    in_file = _read_file(Path(config_file), problems) if config_file else {}
+    for name in environment:
+        if name not in VARIABLES and (near := nearest(name, VARIABLES)):
+            problems.append(f"{name} is not a variable of this project; did you mean {near}? Rename or unset it")
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name, variable in VARIABLES.items():
+        text = environment.get(name, in_file.get(name))
+        if text is None:
+            continue
+        sources[name] = config_file if text == in_file.get(name) else "environment"
+        try:
+            values[variable.name] = _convert(text, type(variable.default))
+        except ValueError as error:
+            problems.append(f"{name}={text!r} (from {sources[name]}): {error}")
+    launcher = {name: environment[name] for name in TORCHRUN if name in environment}
+    config = Config(**values, sources=MappingProxyType(sources), launcher=MappingProxyType(launcher))
+    problems = problems or _problems(config)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return _derived(config)
+
+
+def _read_file(path: Path, problems: list[str]) -> dict[str, str]:
+    """The exports of a config file, checked for form: the shell reads the same file, and both must see one thing."""
+    values: dict[str, str] = {}
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"CONFIG={str(path)!r}: cannot read the file ({error})")
+        return values
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = re.fullmatch(r"\s*export\s+([A-Za-z_]\w*)=([^\s$`]*|'[^']*'|\"[^\"$`\\]*\")\s*(#.*)?", line)
+        if not match:
+            problems.append(f"{path}:{number}: {line.strip()!r} is not of the form `export NAME=value`")
+        elif match[1] not in VARIABLES:
+            near = nearest(match[1], VARIABLES, always=True)
+            problems.append(f"{path}:{number}: unknown variable {match[1]}; the nearest valid one is {near}")
+        else:
+            values[match[1]] = "".join(shlex.split(match[2]))
+    return values
+
+
+def _convert(text: str, kind: type) -> Any:
+    if kind is bool:
+        if text in ("0", "1"):
+            return text == "1"
+        raise ValueError("expected 0 or 1")
+    if kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            raise ValueError(f"expected {'a whole number' if kind is int else 'a number'}") from None
+    if not text:
+        raise ValueError("must not be empty")
+    return kind(text)
+
+
+def _problems(config: Config) -> list[str]:
+    problems = []
+    for name, variable in VARIABLES.items():
+        value = getattr(config, variable.name)
+        if expected := variable.metadata["accept"](value):
+            source = config.sources.get(name, "default")
+            problems.append(f"{name}={value} (from {source}): {variable.metadata['what']}; must be {expected}")
+    return problems or _contradictions(config)
+
+
+def _contradictions(config: Config) -> list[str]:
+    """Problems of values that are each fine alone."""
+    found = []
+    if config.hidden_size % config.num_heads:
+        found.append(f"HIDDEN_SIZE={config.hidden_size} must be a multiple of NUM_HEADS={config.num_heads}")
+    if config.batch_size % config.gradient_accumulation_steps:
+        found.append(
+            f"BATCH_SIZE={config.batch_size} must be a multiple of "
+            f"GRADIENT_ACCUMULATION_STEPS={config.gradient_accumulation_steps}"
+        )
+    if config.max_length < config.num_strata:
+        found.append(f"NUM_STRATA={config.num_strata} must be at most MAX_LENGTH={config.max_length}")
+    if config.initialisation == "relative_offset" and config.hidden_size // config.num_heads % 2:
+        found.append("INITIALISATION=relative_offset needs an even head width, HIDDEN_SIZE / NUM_HEADS")
+    schedule = _derived(config)
+    last = config.max_steps * config.global_batch
+    if schedule.eval_start_samples > last:
+        found.append(
+            f"the first evaluation is due after {schedule.eval_start_samples} samples, but MAX_STEPS="
+            f"{config.max_steps} x {config.global_batch} ends at {last}: no accuracy would ever be logged; lower "
+            "EVAL_START_SAMPLES or EVAL_INTERVAL_SAMPLES, or raise MAX_STEPS"
+        )
+    if config.division == "closed":
+        found += _forbidden_in_closed(config)
+    return found
+
+
+def _forbidden_in_closed(config: Config) -> list[str]:
+    """What the rules do not allow in the closed division (training rules: optimizers table; clip-norm exception)."""
+    found = []
+    if config.optimizer != "lamb":
+        found.append(
+            f"DIVISION=closed allows the LAMB optimizer only (rules, table of optimizers), not {config.optimizer}"
+        )
+    if config.clip == "bucket_before":
+        found.append(
+            "DIVISION=closed requires clipping by the whole gradient's norm (rules, hyperparameters must equal the "
+            "reference's), not CLIP=bucket_before"
+        )
+    return found
+
+
+def _derived(config: Config) -> Config:
+    """Fill in what 0 stands for."""
+    interval = config.eval_interval_samples or rule_interval(config.global_batch)
+    return dataclasses.replace(
+        config,
+        eval_interval_samples=interval,
+        eval_start_samples=config.eval_start_samples or interval,
+        decay_steps=config.decay_steps or config.max_steps,
+    )
+
+
+def main() -> int:
+    """Check the environment's configuration without starting anything: exit status 0, or 2 with the problems."""
+    try:
+        load()
+    except ConfigError as error:
+        for problem in str(error).splitlines():
+            print(f"error: {problem}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""A prepared data folder in, what may be known of it before the clock starts out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.bert.data.loader import SampleStore
+from benchmarks.bert.data.manifest import Manifest, ManifestError, read_lengths, read_manifest
+from benchmarks.bert.files import sha256_of
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Training or evaluation samples: their number, lengths and checksums, but none of their tokens."""
+
+    folder: Path
+    manifest: Manifest
+    lengths: np.ndarray
+
+    def open(self, max_length: int) -> SampleStore:
+        """Open and verify every shard; the first touch of the data, so not before run_start."""
+        return SampleStore(self.folder, self.manifest, max_length=max_length)
+
+
+def read_data_set(folder: Path) -> DataSet:
+    manifest = read_manifest(folder)
+    return DataSet(folder, manifest, read_lengths(folder, manifest))
+
+
+def count_vocabulary(path: Path, data: DataSet) -> int:
+    """Entries of the vocabulary, which must be the one that the samples were made with."""
+    try:
+        found = sha256_of(path)
+    except OSError as error:
+        raise ManifestError(f"{path}: cannot read the vocabulary ({error.strerror}); run ./init_datasets.sh") from error
+    if found != data.manifest.vocabulary_sha256:
+        raise ManifestError(
+            f"{path}: sha256 {found}, but {data.folder} was made with a vocabulary of sha256 "
+            f"{data.manifest.vocabulary_sha256}; restore that file or prepare the samples again"
+        )
+    return len(path.read_text("utf-8").splitlines())

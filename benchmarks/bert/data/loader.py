@@ -1,0 +1,66 @@
+"""A plan and a data folder in, packed micro-batches of one rank out, prepared ahead by one thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.bert.data.batch import PackedBatch, pack
+from benchmarks.bert.data.manifest import Manifest
+from benchmarks.bert.data.shards import SampleArrays, open_shard
+
+_AHEAD = 2  # steps prepared before they are asked for
+
+
+class SampleStore:
+    """All samples of a data folder by number, through memory maps; opening it is the first touch of the data."""
+
+    def __init__(self, folder: Path, manifest: Manifest, *, max_length: int) -> None:
+        self._shards: list[SampleArrays] = [
+            open_shard(
+                folder / name, vocabulary_sha256=manifest.vocabulary_sha256, max_length=max_length, sha256=checksum
+            )
+            for name, _, checksum in manifest.shards
+        ]
+        self._first = np.cumsum([0, *(len(shard) for shard in self._shards)])
+
+    def pack(self, numbers: Sequence[int] | np.ndarray) -> PackedBatch:
+        """The samples of these numbers as one packed batch, in the order given."""
+        shards = np.searchsorted(self._first, numbers, side="right") - 1
+        return pack([(self._shards[s], int(n - self._first[s])) for s, n in zip(shards, numbers, strict=True)])
+
+
+def micro_batches(
+    store: SampleStore,
+    plan: Iterable[np.ndarray],
+    *,
+    rank: int,
+    num_micro_batches: int,
+    device: torch.device,
+) -> Iterator[list[PackedBatch]]:
+    """For each step's plan row (R, K): this rank's K samples as `num_micro_batches` packed batches on `device`.
+
+    An error of the reading thread is raised at the step that it concerns.
+    """
+
+    def prepare(row_RK: np.ndarray) -> list[PackedBatch]:
+        # Every n-th sample: presorted samples come longest first, and micro-batches are to be level too.
+        return [store.pack(row_RK[rank][first::num_micro_batches]).to(device) for first in range(num_micro_batches)]
+
+    rows = iter(plan)
+    with ThreadPoolExecutor(1, thread_name_prefix="loader") as reader:
+        ahead: deque[Future[list[PackedBatch]]] = deque(reader.submit(prepare, row) for row in islice(rows, _AHEAD))
+        try:
+            while ahead:
+                ready = ahead.popleft().result()
+                ahead.extend(reader.submit(prepare, row) for row in islice(rows, 1))
+                yield ready
+        finally:
+            for waiting in ahead:
+                waiting.cancel()

@@ -1,0 +1,186 @@
+"""Samples to HDF5 shards and back as memory maps: flat token arrays plus offsets, no padding stored.
+
+One shard holds n samples in seven contiguous data sets:
+
+    tokens         uint16  every sample's tokens, end to end
+    token_offsets  int64   n + 1; sample i is tokens[token_offsets[i]:token_offsets[i + 1]]
+    boundary       uint16  n; leading tokens with segment id 0
+    mlm_positions  uint16  masked positions within their sample, ascending, end to end
+    mlm_ids        uint16  the original ids there
+    mlm_offsets    int64   n + 1
+    nsp            uint8   n; 1 where the second sentence is a random one
+
+Attributes hold the counts, the vocabulary's and the recipe's identity and a checksum of all the above.
+A data set folder is complete once its manifest (data/manifest.py) is there; shards are written before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from benchmarks.bert.files import atomic_write
+
+FORMAT = "packed-bert-samples-1"
+DTYPES = {
+    "tokens": "<u2",
+    "token_offsets": "<i8",
+    "boundary": "<u2",
+    "mlm_positions": "<u2",
+    "mlm_ids": "<u2",
+    "mlm_offsets": "<i8",
+    "nsp": "|u1",
+}
+_REMEDY = "make it again: delete it and run ./init_datasets.sh"
+
+
+class ShardError(ValueError):
+    """A shard cannot be used; the message names the file, what is wrong and the remedy."""
+
+
+@dataclass(frozen=True)
+class SampleArrays:
+    """n samples as flat arrays; the fields are the shard's data sets."""
+
+    tokens: np.ndarray
+    token_offsets: np.ndarray
+    boundary: np.ndarray
+    mlm_positions: np.ndarray
+    mlm_ids: np.ndarray
+    mlm_offsets: np.ndarray
+    nsp: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.nsp)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.token_offsets)
+
+    def items(self) -> list[tuple[str, np.ndarray]]:
+        """(name, array) in the order in which the checksum takes them."""
+        return [(name, getattr(self, name)) for name in DTYPES]
+
+
+def sha256_of(arrays: SampleArrays) -> str:
+    """SHA-256 over the arrays' bytes in their stored types, data set by data set."""
+    digest = hashlib.sha256()
+    for name, array in arrays.items():
+        digest.update(np.ascontiguousarray(array, DTYPES[name]).data)
+    return digest.hexdigest()
+
+
+def write_shard(path: Path, arrays: SampleArrays, *, vocabulary_sha256: str, recipe: str) -> str:
+    """Write one shard, whole or not at all; returns its checksum. `recipe` is text that identifies how it was made."""
+    checksum = sha256_of(arrays)
+    attributes = {
+        "format": FORMAT,
+        "num_samples": len(arrays),
+        "num_tokens": len(arrays.tokens),
+        "vocabulary_sha256": vocabulary_sha256,
+        "recipe": recipe,
+        "sha256": checksum,
+    }
+    with atomic_write(path) as temporary:
+        try:
+            # The newest file format checksums its own structures, but not the heap that holds text of variable
+            # length: without the two, one flipped bit there can crash or hang the HDF5 library on reading.
+            with h5py.File(temporary, "w", libver="latest") as file:
+                for name, array in arrays.items():
+                    file.create_dataset(name, data=np.ascontiguousarray(array, DTYPES[name]))
+                for name, value in attributes.items():
+                    file.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
+        except RuntimeError as error:  # h5py's name for a write that the disk refused while closing
+            raise OSError(f"{path}: cannot write the shard ({error})") from error
+    return checksum
+
+
+def read_attributes(path: Path) -> dict[str, object]:
+    """A shard's attributes; raises ShardError where it is not a shard of this format."""
+    try:
+        with h5py.File(path, "r") as file:
+            attributes = {
+                name: value.decode() if isinstance(value, bytes) else value for name, value in file.attrs.items()
+            }
+    except (OSError, KeyError, RuntimeError, ValueError) as error:
+        raise ShardError(f"{path}: {_why_unreadable(path, error)}; {_REMEDY}") from error
+    if attributes.get("format") != FORMAT:
+        raise ShardError(f"{path}: format is {attributes.get('format')!r}, expected {FORMAT!r}; {_REMEDY}")
+    return attributes
+
+
+def open_shard(path: Path, *, vocabulary_sha256: str, max_length: int, sha256: str | None = None) -> SampleArrays:
+    """Memory-map a shard and check it: its checksum (against `sha256` too, if given), vocabulary and lengths.
+
+    Raises ShardError for a missing, empty, truncated or altered file, a foreign vocabulary or a sample that is
+    longer than `max_length` tokens.
+    """
+    attributes = read_attributes(path)
+    if attributes["vocabulary_sha256"] != vocabulary_sha256:
+        raise ShardError(
+            f"{path}: made with another vocabulary (sha256 {attributes['vocabulary_sha256']}, "
+            f"this run's is {vocabulary_sha256}); {_REMEDY} with this vocabulary"
+        )
+    arrays = _memory_map(path)
+    found = sha256_of(arrays)
+    expected = sha256 if sha256 is not None else attributes["sha256"]
+    if found != expected:
+        raise ShardError(f"{path}: its content's sha256 is {found}, expected {expected}: altered or damaged; {_REMEDY}")
+    if len(arrays) and (longest := int(arrays.lengths.max())) > max_length:
+        row = int(arrays.lengths.argmax())
+        raise ShardError(
+            f"{path}: sample {row} has {longest} tokens, the model takes at most {max_length}; "
+            f"raise MAX_LENGTH or {_REMEDY}"
+        )
+    return arrays
+
+
+def _memory_map(path: Path) -> SampleArrays:
+    """Map each contiguous data set at its offset in the file; the maps stay valid without an HDF5 handle."""
+    try:
+        places = {}
+        with h5py.File(path, "r") as file:
+            for name, dtype in DTYPES.items():
+                dataset = file[name]
+                if dataset.dtype != np.dtype(dtype) or dataset.ndim != 1:
+                    raise ShardError(f"{path}: data set {name} is {dataset.dtype}, expected {dtype}; {_REMEDY}")
+                places[name] = (dataset.id.get_offset(), dataset.shape)
+        return SampleArrays(
+            **{
+                name: np.memmap(path, DTYPES[name], "r", offset, shape)
+                if shape[0] and offset is not None
+                else np.empty(0, DTYPES[name])
+                for name, (offset, shape) in places.items()
+            }
+        )
+    except (OSError, KeyError, RuntimeError, ValueError) as error:
+        if isinstance(error, ShardError):
+            raise
+        raise ShardError(f"{path}: {_why_unreadable(path, error)}; {_REMEDY}") from error
+
+
+def _why_unreadable(path: Path, error: Exception) -> str:
+    if not path.exists():
+        return "no such shard"
+    if path.is_file() and path.stat().st_size == 0:
+        return "an empty file, not a shard"
+    return f"not a whole HDF5 shard, perhaps truncated ({' '.join(str(error).split())})"
+
+
+def concatenate(parts: Sequence[SampleArrays]) -> SampleArrays:
+    """Several parts as one, in order."""
+
+    def offsets(name: str) -> np.ndarray:
+        return np.concatenate([[0], *(np.diff(getattr(part, name)) for part in parts)]).cumsum()
+
+    return SampleArrays(
+        **{
+            name: offsets(name) if name.endswith("offsets") else np.concatenate([getattr(part, name) for part in parts])
+            for name in DTYPES
+        }
+    )

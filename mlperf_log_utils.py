@@ -1,0 +1,167 @@
+"""The only door to `mllog`: run events in, an MLPerf result log out.
+
+Phases are context managers, so that no exit path can forget a stop event. The file and line recorded are those of
+the code that opened the phase or logged the event, not of this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlperf_logging.mllog import constants
+from mlperf_logging.mllog.mllog import MLLogger
+
+_ROOT = re.escape(str(Path(__file__).resolve().parent))  # mllog takes the prefix to trim as a regular expression
+_OWN_FILES = {__file__, contextlib.__file__}
+
+
+@dataclass
+class Outcome:
+    """What a run has come to so far; the loop writes it, the log's end reads it."""
+
+    samples: int = 0  # trained on, as of the last evaluation
+    accuracy: float = -1.0  # of the last evaluation
+    reached: bool = False  # the target
+    reason: str = "target not reached"  # why the run ends without it
+
+    @property
+    def status(self) -> str:
+        return constants.SUCCESS if self.reached else constants.ABORTED
+
+
+class RunLog:
+    """One run's log, a file that must not exist yet.
+
+    With `path=None`, as on every rank but the first, it writes nothing and costs nothing.
+    """
+
+    def __init__(self, path: Path | None, mode: str = "x") -> None:
+        self._file = _ResultFile(path, mode) if path is not None else None
+        self._lock = threading.Lock()
+        self._running: Outcome | None = None  # between run_start and run_stop
+
+    def event(self, key: str, value: Any = None, **metadata: Any) -> None:
+        """A point in time."""
+        self._emit("event", key, value, metadata)
+
+    @contextlib.contextmanager
+    def init_phase(self) -> Iterator[None]:
+        """init_start … init_stop; an exception leaves the phase, and so the log, without its stop."""
+        self._emit("start", constants.INIT_START)
+        yield
+        self._emit("end", constants.INIT_STOP)
+
+    @contextlib.contextmanager
+    def run_phase(self, *, eval_samples: int) -> Iterator[Outcome]:
+        """run_start … run_stop, whatever happens in between; success is what the outcome says, never assumed."""
+        outcome = Outcome()
+        self._emit("start", constants.RUN_START)
+        self._running = outcome
+        block = {constants.FIRST_EPOCH_NUM: 1, constants.EPOCH_COUNT: 1}
+        self._emit("start", constants.BLOCK_START, metadata=block)
+        try:
+            yield outcome
+        except BaseException as error:
+            outcome.reached = False
+            outcome.reason = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            with self._lock:
+                if self._running is not None:
+                    self._emit("end", constants.BLOCK_STOP, metadata={constants.FIRST_EPOCH_NUM: 1})
+                    self.event("train_samples", outcome.samples)
+                    self.event(constants.EVAL_SAMPLES, eval_samples)
+                    self._stop_run(outcome)
+
+    @contextlib.contextmanager
+    def evaluation(self, samples: int) -> Iterator[None]:
+        """eval_start … eval_stop; `samples` trained on so far stand for the epoch, as BERT's rules have it."""
+        at = {constants.EPOCH_NUM: samples, constants.SAMPLES_COUNT: samples}
+        self._emit("start", constants.EVAL_START, metadata=at)
+        try:
+            yield
+        finally:
+            self._emit("end", constants.EVAL_STOP, metadata=at)
+
+    def accuracy(self, value: float, samples: int) -> None:
+        at = {constants.EPOCH_NUM: samples, constants.SAMPLES_COUNT: samples}
+        self._emit("event", constants.EVAL_ACCURACY, value, at)
+
+    def abort(self, reason: str) -> None:
+        """End an open run as aborted, from any thread: for a process whose main thread cannot be reached."""
+        with self._lock:
+            if self._running is not None:
+                self._running.reached = False
+                self._running.reason = reason
+                self._stop_run(self._running)
+
+    def _stop_run(self, outcome: Outcome) -> None:
+        self._running = None
+        metadata = {"status": outcome.status} | ({} if outcome.reached else {"reason": outcome.reason})
+        self._emit("end", constants.RUN_STOP, metadata=metadata)
+        if self._file:
+            self._file.sync()
+
+    def _emit(self, kind: str, key: str, value: Any = None, metadata: dict[str, Any] | None = None) -> None:
+        if self._file:
+            getattr(self._file.mllogger, kind)(key, value, metadata or {}, stack_offset=1 + _frames_to_caller())
+
+
+def _frames_to_caller() -> int:
+    """How many frames lie between `_emit` and the first one outside this module and contextlib."""
+    frames = inspect.stack(context=0)[1:]
+    return next((depth for depth, frame in enumerate(frames) if frame.filename not in _OWN_FILES), len(frames) - 1)
+
+
+class _ResultFile(logging.Handler):
+    """A file that takes whole lines and raises when it cannot (mllog's own handlers would drop them in silence)."""
+
+    def __init__(self, path: Path, mode: str) -> None:
+        super().__init__()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._stream = open(path, mode, encoding="utf-8")  # noqa: SIM115 - open as long as the run
+        logger = logging.Logger(str(path), logging.INFO)
+        logger.addHandler(self)
+        self.mllogger = MLLogger(logger, root_dir=_ROOT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._stream.write(record.getMessage() + "\n")
+        self._stream.flush()
+
+    def sync(self) -> None:
+        os.fsync(self._stream.fileno())
+
+
+def close_log(path: Path) -> bool:
+    """End a log whose writer was killed: append run_stop, aborted, to a run that has none. Tells whether it did."""
+    with open(path, encoding="latin-1") as file:
+        keys = [_key(line) for line in file]
+    if constants.RUN_START not in keys or constants.RUN_STOP in keys:
+        return False
+    RunLog(path, mode="a")._stop_run(Outcome(reason="the process that wrote this log was killed"))
+    return True
+
+
+def _key(line: str) -> str | None:
+    """The key of an MLLOG line, None for any other line: a record cut short has none."""
+    try:
+        return json.loads(line.partition(":::MLLOG ")[2])["key"]
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] != "close":
+        sys.exit("usage: python -m mlperf_log_utils close LOG")
+    close_log(Path(sys.argv[2]))

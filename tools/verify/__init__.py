@@ -1,0 +1,1 @@
+"""A result log in, a verdict out. `python -m tools.verify LOG`."""
