@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # The default: one node, two gloo ranks, no GPU, a small BERT on the King James Bible (docs/default-run.md).
 export SUBMISSION_PLATFORM=CPU_1x2
 

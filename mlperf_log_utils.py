@@ -7,6 +7,7 @@ the code that opened the phase or logged the event, not of this module.
 from __future__ import annotations
 
 import contextlib
+import errno
 import inspect
 import json
 import logging
@@ -125,19 +126,26 @@ def _frames_to_caller() -> int:
 
 
 class _ResultFile(logging.Handler):
-    """A file that takes whole lines and raises when it cannot (mllog's own handlers would drop them in silence)."""
+    """A file of whole lines that raises when it cannot take one (mllog's own handlers would drop it in silence)."""
 
     def __init__(self, path: Path, mode: str) -> None:
         super().__init__()
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = open(path, mode, encoding="utf-8")  # noqa: SIM115 - open as long as the run
+        self._path = path
+        self._stream = open(path, f"{mode}b", buffering=0)  # noqa: SIM115 - open as long as the run
         logger = logging.Logger(str(path), logging.INFO)
         logger.addHandler(self)
         self.mllogger = MLLogger(logger, root_dir=_ROOT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._stream.write(record.getMessage() + "\n")
-        self._stream.flush()
+        line = f"{record.getMessage()}\n".encode()
+        try:
+            written = self._stream.write(line)
+            if written != len(line):  # the disk is full: leave no half record, and let the next write say so
+                os.truncate(self._path, os.path.getsize(self._path) - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def sync(self) -> None:
         os.fsync(self._stream.fileno())

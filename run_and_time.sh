@@ -14,10 +14,14 @@ say() { printf '%s\n' "$*" >&2; }
 
 # The file's values, except where the caller's environment has its own.
 export CONFIG=${CONFIG:-config_CPU_1x2x8x1.sh}
-[[ -r $CONFIG ]] || { say "error: CONFIG=$CONFIG: no such file; take one of: $(echo config_*.sh)"; exit 2; }
+[[ $CONFIG == */* ]] || CONFIG=./$CONFIG # `source` would look for a bare name in PATH
+if [[ ! -f $CONFIG || ! -r $CONFIG ]]; then
+  say "error: CONFIG=$CONFIG: no such file; take one of: $(echo config_*.sh)"
+  exit 2
+fi
 callers=$(export -p)
 # shellcheck source=config_CPU_1x2x8x1.sh
-source "./$CONFIG"
+source "$CONFIG"
 eval "$callers"
 
 # An interpreter that has what a run needs is used as it is; else one is set up here.
@@ -61,6 +65,7 @@ set -m
 "$PYTHON" -m benchmarks.bert.launch &
 launcher=$!
 forwarded=
+# shellcheck disable=SC2317 # called by the traps
 forward() {
   [[ -n $forwarded ]] || kill -s "$1" "$launcher" 2>/dev/null || true
   forwarded=1

@@ -17,13 +17,20 @@ install() {
   cp "$file" "$stamp"
 }
 
-if [[ ! -x $venv/bin/python ]]; then
+if [[ -e $venv && ! -f $venv/pyvenv.cfg ]]; then
+  echo "setup: VENV=$venv exists and is no virtual environment; name another folder" >&2
+  exit 2
+fi
+if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then # absent, or its making was interrupted
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
     echo "setup: $("$python" --version 2>&1) is too old, 3.11 or newer is needed; set PYTHON to one" >&2
     exit 2
   }
   echo "setup: making a virtual environment in $venv" >&2
-  "$python" -m venv "$venv"
+  "$python" -m venv --clear "$venv" || {
+    echo "setup: $python cannot make virtual environments; install its venv package (Debian: python3-venv)" >&2
+    exit 2
+  }
 fi
 install requirements.txt
 if [[ ${1:-} == --tools ]]; then

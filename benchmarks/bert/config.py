@@ -271,7 +271,14 @@ def _derived(config: Config) -> Config:
 
 
 def main() -> int:
-    """Check the environment's configuration without starting anything: exit status 0, or 2 with the problems."""
+    """Check the environment's configuration and start nothing: exit status 0, or 2 with the problems.
+
+    With the argument `list`, print every variable with its default and meaning.
+    """
+    if sys.argv[1:] == ["list"]:
+        for name, variable in VARIABLES.items():
+            print(f"{name:28} {variable.default!s:22} {variable.metadata['what']}")
+        return 0
     try:
         load()
     except ConfigError as error:

@@ -24,6 +24,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         _sync_folder(path.parent)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk's error names no file of its own
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

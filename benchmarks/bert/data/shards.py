@@ -17,6 +17,7 @@ A data set folder is complete once its manifest (data/manifest.py) is there; sha
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,17 +87,17 @@ def write_shard(path: Path, arrays: SampleArrays, *, vocabulary_sha256: str, rec
         "recipe": recipe,
         "sha256": checksum,
     }
+    # In memory first: where a disk refuses a write, the HDF5 library can crash.
+    content = io.BytesIO()
+    # The newest file format checksums its own structures, but not the heap that holds text of variable length:
+    # in older ones and in that heap one flipped bit can crash or hang the library on reading.
+    with h5py.File(content, "w", libver="latest") as file:
+        for name, array in arrays.items():
+            file.create_dataset(name, data=np.ascontiguousarray(array, DTYPES[name]))
+        for name, value in attributes.items():
+            file.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
     with atomic_write(path) as temporary:
-        try:
-            # The newest file format checksums its own structures, but not the heap that holds text of variable
-            # length: without the two, one flipped bit there can crash or hang the HDF5 library on reading.
-            with h5py.File(temporary, "w", libver="latest") as file:
-                for name, array in arrays.items():
-                    file.create_dataset(name, data=np.ascontiguousarray(array, DTYPES[name]))
-                for name, value in attributes.items():
-                    file.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else value
-        except RuntimeError as error:  # h5py's name for a write that the disk refused while closing
-            raise OSError(f"{path}: cannot write the shard ({error})") from error
+        temporary.write_bytes(content.getbuffer())
     return checksum
 
 
@@ -111,6 +112,8 @@ def read_attributes(path: Path) -> dict[str, object]:
         raise ShardError(f"{path}: {_why_unreadable(path, error)}; {_REMEDY}") from error
     if attributes.get("format") != FORMAT:
         raise ShardError(f"{path}: format is {attributes.get('format')!r}, expected {FORMAT!r}; {_REMEDY}")
+    if missing := [name for name in ("vocabulary_sha256", "recipe", "sha256") if name not in attributes]:
+        raise ShardError(f"{path}: it lacks the attributes {', '.join(missing)}; {_REMEDY}")
     return attributes
 
 

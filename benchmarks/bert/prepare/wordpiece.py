@@ -59,9 +59,12 @@ def write_vocabulary(path: Path, vocabulary: list[str]) -> None:
 def read_vocabulary(path: Path) -> list[str]:
     """Entries by id. Refuses a file without BERT's special tokens, with a repeated entry or too long for 16 bits."""
     try:
-        vocabulary = path.read_text("utf-8").splitlines()
+        # Lines end at \n alone: an entry may hold what Python takes for another line end, as U+2028.
+        vocabulary = path.read_text("utf-8").removesuffix("\n").split("\n")
     except OSError as error:
         raise VocabularyError(f"{path}: cannot read the vocabulary ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise VocabularyError(f"{path}: not a BERT vocabulary, not UTF-8 at byte {error.start}") from error
     if missing := [token for token in SPECIAL_TOKENS if token not in vocabulary]:
         raise VocabularyError(f"{path}: not a BERT vocabulary, it lacks {', '.join(missing)}")
     if len(set(vocabulary)) != len(vocabulary):
