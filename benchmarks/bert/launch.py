@@ -5,6 +5,7 @@ By torch's elastic agent without restarts, as torchrun does; a failure is one li
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -24,6 +25,8 @@ def main() -> int:
     if config.num_nodes != 1:
         print(f"error: NUM_NODES={config.num_nodes}, this launcher starts one node; use a cluster's", file=sys.stderr)
         return 2
+    # The agent would repeat each failure in its own words.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     agent = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

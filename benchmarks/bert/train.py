@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.bert.comm.group import agree_on_seed, check_agreement, process_group
+from benchmarks.bert.comm.group import agree_on_seed, check_agreement, first_failure_named, process_group
 from benchmarks.bert.config import Config, ConfigError, load
 from benchmarks.bert.data.batch import PackedBatch
 from benchmarks.bert.data.dataset import count_vocabulary, read_data_set
@@ -83,7 +83,8 @@ def run(
         record_hyperparameters(log, config, trainer.optimizer, trainer.learning_rate)
         dist.barrier()
         check_signals()
-    with log.run_phase(eval_samples=len(held_out.lengths)) as outcome:
+    with log.run_phase(eval_samples=len(held_out.lengths)) as outcome, first_failure_named(world.rank):
+        dist.barrier()  # until rank 0 has logged run_start, no other rank may go on
         # Only from here on are samples touched, and only here is their order drawn.
         plan = plan_steps(
             training.lengths, layout, Strata(config.num_strata, config.max_length), strategy=config.loading, seed=seed

@@ -1,4 +1,4 @@
-"""A function in, what it returns on each of several processes out; a rank that fails fails the test by its traceback."""
+"""A function in, what it returns on each of several ranks out; a rank that fails fails the test by its traceback."""
 
 from __future__ import annotations
 

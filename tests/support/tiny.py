@@ -30,8 +30,10 @@ def make_tiny_data(folder: Path) -> Path:
     return folder
 
 
-def build_part(folder: Path, part: str, *, num_shards: int, duplicates: int) -> Manifest:
-    recipe = Recipe(max_length=MAX_LENGTH, max_predictions=5, duplicates=duplicates)
+def build_part(
+    folder: Path, part: str, *, num_shards: int, duplicates: int, max_predictions: int = 5, seed: int = 12345
+) -> Manifest:
+    recipe = Recipe(max_length=MAX_LENGTH, max_predictions=max_predictions, duplicates=duplicates, seed=seed)
     return build(
         [folder / f"{part}.txt"],
         folder / "vocab.txt",

@@ -45,7 +45,7 @@ from pathlib import Path
 from benchmarks.bert.data.shards import ShardError, open_shard, sha256_of
 path, vocabulary, checksum = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 whole, outcomes = path.read_bytes(), {"refused": 0, "unharmed": 0, "believed": 0}
-for place in range(0, len(whole), 11):
+for place in range(0, len(whole), 17):
     damaged = bytearray(whole)
     damaged[place] ^= 1 << place % 8
     path.write_bytes(damaged)
@@ -127,7 +127,9 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("damaged") / "damaged.hdf5"
 
 
-def test_a_shard_comes_back_as_read_only_memory_maps_of_the_stored_types(shard: Path, arrays: SampleArrays) -> None:
+def test_a_shard_comes_back_as_read_only_aligned_memory_maps_of_the_stored_types(
+    shard: Path, arrays: SampleArrays
+) -> None:
     found = reopen(shard)
     assert_equal(found, arrays)
     assert len(found) == len(arrays) > 10
@@ -136,6 +138,7 @@ def test_a_shard_comes_back_as_read_only_memory_maps_of_the_stored_types(shard: 
         assert isinstance(array, np.memmap)
         assert array.dtype == np.dtype(DTYPES[name])
         assert not array.flags.writeable
+        assert array.flags.aligned
 
 
 def test_no_padding_is_stored(shard: Path, arrays: SampleArrays) -> None:

@@ -62,17 +62,16 @@ def own_findings(records: Sequence[Record]) -> list[str]:
 
 def _accuracy_findings(records: Sequence[Record], start: Record, stop: Record) -> list[str]:
     findings = []
-    accuracies = _all(records, "eval_accuracy")
+    accuracies, targets, trained = (_all(records, key) for key in ("eval_accuracy", "target_accuracy", "train_samples"))
+    for record in [*accuracies, *targets, *trained]:
+        if isinstance(record.value, bool) or not isinstance(record.value, int | float):
+            findings.append(f"line {record.line}: {record.key} {record.value!r} is not a number")
     for record in accuracies:
-        if not isinstance(record.value, (int, float)):
-            findings.append(f"line {record.line}: accuracy {record.value!r} is not a number")
-        elif not start.line < record.line < stop.line:
+        if not start.line < record.line < stop.line:
             findings.append(f"line {record.line}: an evaluation outside the run")
-    targets = _all(records, "target_accuracy")
     if not findings and targets and not (accuracies and accuracies[-1].value >= targets[-1].value):
         reached = accuracies[-1].value if accuracies else "none"
         findings.append(f"the last accuracy is {reached}, the target {targets[-1].value}")
-    trained = _all(records, "train_samples")
     if accuracies and trained and trained[-1].value != accuracies[-1].metadata.get("epoch_num"):
         findings.append(f"line {trained[-1].line}: train_samples differ from the last evaluation's epoch_num")
     return findings

@@ -26,8 +26,8 @@ class Record:
 def read_log(path: Path) -> list[Record]:
     """All records in file order. Raises UnreadableLogError for no such file, no record or a line cut short."""
     try:
-        # The official parser reads latin-1 too: any byte is then some character.
-        lines = path.read_text("latin-1").splitlines()
+        # As the official parser: latin-1, so that any byte is some character, and no line ends but \n, \r and \r\n.
+        lines = path.read_text("latin-1").split("\n")
     except OSError as error:
         raise UnreadableLogError(f"{path}: cannot read the log ({error.strerror})") from error
     records = [_record(path, number, line) for number, line in enumerate(lines, start=1) if _MARK in line]

@@ -29,6 +29,27 @@ def process_group(world: World, device: torch.device, timeout_s: int) -> Iterato
     dist.destroy_process_group()
 
 
+class OtherRankError(RuntimeError):
+    """This rank failed because another one did."""
+
+
+@contextmanager
+def first_failure_named(rank: int) -> Iterator[None]:
+    """Tell the other ranks why this one fails; a collective that broke since another failed raises OtherRankError.
+
+    Otherwise all that a surviving rank knows is that a connection closed.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    try:
+        yield
+    except Exception as error:
+        own = f"rank {rank}: {type(error).__name__}: {error}"
+        first = store.compare_set("first_failure", "", own).decode()
+        if first != own and isinstance(error, RuntimeError):  # what broken collectives raise
+            raise OtherRankError(first) from error
+        raise
+
+
 def agree_on_seed(seed: int) -> int:
     """Rank 0's seed on every rank: the one given, or for a negative one a draw from the operating system."""
     agreed = [seed if seed >= 0 else secrets.randbelow(MAX_SEED + 1)]

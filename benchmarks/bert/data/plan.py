@@ -11,7 +11,8 @@ A strategy is two choices, and `STRATEGIES` is the list of them:
     deal   who gets which of them: as drawn, like cards, or sorted by length and dealt in serpentine order,
            inside each node (*Breaking MLPerf Training*, local presorting) or over all ranks
 
-Who is dealt to first moves on by one with every step, so that no rank is favoured over the run.
+Who is dealt to first is drawn: every rank once in as many steps as there are ranks, in an order that is new each
+time. A fixed rotation can fall into step with the quotas and favour a rank for a whole epoch.
 """
 
 from __future__ import annotations
@@ -84,20 +85,21 @@ def serpentine(batch_N: np.ndarray, lengths: np.ndarray, num_hands: int, first: 
     return np.roll(order.T, first, axis=0)
 
 
-def deal_in_turn(batch_N: np.ndarray, lengths: np.ndarray, layout: Layout, step: int) -> np.ndarray:
+def deal_in_turn(batch_N: np.ndarray, lengths: np.ndarray, layout: Layout, first: int) -> np.ndarray:
     """To all ranks in turn, shape (R, K): a batch listed by stratum gives every rank its quota of each."""
-    return in_turn(batch_N, layout.num_ranks, step)
+    return in_turn(batch_N, layout.num_ranks, first)
 
 
-def deal_node_presorted(batch_N: np.ndarray, lengths: np.ndarray, layout: Layout, step: int) -> np.ndarray:
+def deal_node_presorted(batch_N: np.ndarray, lengths: np.ndarray, layout: Layout, first: int) -> np.ndarray:
     """To nodes in turn, so that each holds every stratum's quota, then serpentine inside each node."""
-    per_node = in_turn(batch_N, layout.num_nodes, step)
-    return np.concatenate([serpentine(node, lengths, layout.ranks_per_node, step) for node in per_node])
+    first_node, first_rank = divmod(first, layout.ranks_per_node)
+    per_node = in_turn(batch_N, layout.num_nodes, first_node)
+    return np.concatenate([serpentine(node, lengths, layout.ranks_per_node, first_rank) for node in per_node])
 
 
-def deal_all_presorted(batch_N: np.ndarray, lengths: np.ndarray, layout: Layout, step: int) -> np.ndarray:
+def deal_all_presorted(batch_N: np.ndarray, lengths: np.ndarray, layout: Layout, first: int) -> np.ndarray:
     """Serpentine over all ranks at once."""
-    return serpentine(batch_N, lengths, layout.num_ranks, step)
+    return serpentine(batch_N, lengths, layout.num_ranks, first)
 
 
 Draw = Callable[[np.ndarray, int, Strata, np.random.Generator], np.ndarray]
@@ -128,7 +130,13 @@ def plan_epoch(
     draw, deal = STRATEGIES[strategy]
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
     batches = draw(lengths, layout.global_batch, strata, generator)
-    return np.stack([deal(batch, lengths, layout, step) for step, batch in enumerate(batches)])
+    firsts = _first_ranks(len(batches), layout.num_ranks, generator)
+    return np.stack([deal(batch, lengths, layout, first) for batch, first in zip(batches, firsts, strict=True)])
+
+
+def _first_ranks(num_steps: int, num_ranks: int, generator: np.random.Generator) -> list[int]:
+    rounds = np.tile(np.arange(num_ranks), (-(-num_steps // num_ranks), 1))
+    return generator.permuted(rounds, axis=1).ravel()[:num_steps].tolist()
 
 
 def plan_steps(

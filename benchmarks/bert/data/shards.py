@@ -91,7 +91,7 @@ def write_shard(path: Path, arrays: SampleArrays, *, vocabulary_sha256: str, rec
     content = io.BytesIO()
     # The newest file format checksums its own structures, but not the heap that holds text of variable length:
     # in older ones and in that heap one flipped bit can crash or hang the library on reading.
-    with h5py.File(content, "w", libver="latest") as file:
+    with h5py.File(content, "w", libver="latest", alignment_threshold=1, alignment_interval=8) as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=np.ascontiguousarray(array, DTYPES[name]))
         for name, value in attributes.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from benchmarks.bert.prepare import corpus, wordpiece
@@ -77,9 +78,15 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument("--short-share", type=float, default=default.short_share)
     step.add_argument("--duplicates", type=int, default=default.duplicates)
     step.add_argument("--seed", type=int, default=default.seed)
-    step.add_argument("--shards", type=int, default=1)
-    step.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    step.add_argument("--shards", type=_count, default=1)
+    step.add_argument("--processes", type=_count, default=len(os.sched_getaffinity(0)))
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
 
 
 def main() -> int:
@@ -87,7 +94,10 @@ def main() -> int:
     try:
         arguments.run(arguments)
     except (ValueError, OSError) as error:  # every refusal of ours is a ValueError whose text is the message
-        print(f"prepare: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except BrokenProcessPool:
+        print("error: a process of the preparation was killed, perhaps for memory; run it again", file=sys.stderr)
         return 1
     return 0
 
