@@ -21,8 +21,9 @@ export BATCH_SIZE=8
 export LEARNING_RATE=2.5e-3
 export BETA_2=0.98
 export WARMUP_STEPS=60
-export MAX_STEPS=2500
+export MAX_STEPS=2000
+export BUCKET_MB=1 # several buckets, small as the model is
 
-export TARGET_ACCURACY=0.35
-export EVAL_START_SAMPLES=12800
+export TARGET_ACCURACY=0.38
+export EVAL_START_SAMPLES=16000
 export EVAL_INTERVAL_SAMPLES=800

@@ -102,7 +102,11 @@ def memory_store(count: int, seen: Callable[[Sequence[int]], None] = lambda _: N
 
 def disk_store(folder: Path, shards: list[list[Sample]], max_length: int = 16) -> SampleStore:
     written = tuple(
-        (f"{i}.h5", len(rows), write_shard(folder / f"{i}.h5", to_arrays(rows), vocabulary_sha256=VOCABULARY, recipe=""))
+        (
+            f"{i}.h5",
+            len(rows),
+            write_shard(folder / f"{i}.h5", to_arrays(rows), vocabulary_sha256=VOCABULARY, recipe=""),
+        )
         for i, rows in enumerate(shards)
     )
     lengths = [len(row.tokens) for rows in shards for row in rows]

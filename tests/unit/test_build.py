@@ -436,7 +436,7 @@ def test_the_command_makes_the_same_folder_with_real_processes(inputs: Inputs, t
 def test_the_command_refuses_a_missing_text_in_one_line(inputs: Inputs, tmp_path: Path) -> None:
     done = run_command("samples", tmp_path / "absent.txt", "--vocab", inputs.vocabulary, "--out", inputs.folder)
     assert done.returncode == 1
-    assert done.stderr == f"prepare: {tmp_path}/absent.txt: cannot read the text (No such file or directory)\n"
+    assert done.stderr == f"error: {tmp_path}/absent.txt: cannot read the text (No such file or directory)\n"
     assert done.stdout == ""
     assert not inputs.folder.exists()
 
@@ -446,7 +446,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     monkeypatch.setattr(sys, "argv", ["prepare", *map(str, arguments)])
     assert command_line.main() == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("prepare: ")
+    assert line.startswith("error: ")
     return line
 
 

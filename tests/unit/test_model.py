@@ -16,9 +16,7 @@ from benchmarks.bert.model.attention import ATTENTION, FASTEST, Attention, choos
 from benchmarks.bert.model.bert import Bert, BertShape
 from benchmarks.bert.model.init import INITIALISATIONS, standard
 
-SHAPE = BertShape(
-    num_vocabulary=97, max_length=16, num_layers=2, hidden_size=24, num_heads=3, ffn_size=40, dropout=0.0
-)
+SHAPE = BertShape(num_vocabulary=97, max_length=16, num_layers=2, hidden_size=24, num_heads=3, ffn_size=40, dropout=0.0)
 LENGTHS = (5, 16, 1, 9, 12)
 every_attention = pytest.mark.parametrize("attention", ATTENTION.values(), ids=ATTENTION)
 Row = tuple[Tensor, Tensor, Tensor, Tensor, int]  # tokens, segments, masked positions, labels, sentence label

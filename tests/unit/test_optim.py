@@ -36,14 +36,18 @@ def make_groups(weights: Sequence[nn.Parameter], decay: float = 0.1) -> list[dic
 def make_gradients(steps: int = STEPS) -> list[list[Tensor]]:
     """Gradients whose size changes by orders of magnitude, as a run's does."""
     generator = torch.Generator().manual_seed(2)
-    return [[10 ** (-4 * t / steps) * torch.randn(shape, generator=generator) for shape in SHAPES] for t in range(steps)]
+    return [
+        [10 ** (-4 * t / steps) * torch.randn(shape, generator=generator) for shape in SHAPES] for t in range(steps)
+    ]
 
 
 def rate(step: int) -> float:
     return 1e-2 * min(step / 10, (STEPS + 1 - step) / 40)
 
 
-def oracle(weights: Sequence[Tensor], gradients: Sequence[Sequence[Tensor]], decays: Sequence[float]) -> list[np.ndarray]:
+def oracle(
+    weights: Sequence[Tensor], gradients: Sequence[Sequence[Tensor]], decays: Sequence[float]
+) -> list[np.ndarray]:
     """ADAM with decoupled weight decay in float64, from the formula."""
     (b1, b2), epsilon = SETTINGS["betas"], SETTINGS["epsilon"]
     results = []

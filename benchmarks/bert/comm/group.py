@@ -19,7 +19,10 @@ from benchmarks.bert.world import World, WorldError
 @contextmanager
 def process_group(world: World, device: torch.device, timeout_s: int) -> Iterator[None]:
     """torch's default group. After an error it is left as it is: gloo cannot abort, and taking it down could hang."""
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    backend = "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        backend = "cpu:gloo,cuda:nccl"
     timeout = timedelta(seconds=timeout_s)
     if world.rendezvous is None:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
