@@ -130,7 +130,10 @@ class _ResultFile(logging.Handler):
 
     def __init__(self, path: Path, mode: str) -> None:
         super().__init__()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:  # the folder is a file; for `path` itself this error says that it exists
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent)) from error
         self._path = path
         self._stream = open(path, f"{mode}b", buffering=0)  # noqa: SIM115 - open as long as the run
         logger = logging.Logger(str(path), logging.INFO)

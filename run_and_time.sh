@@ -72,13 +72,14 @@ forward() {
 }
 trap 'forward INT' INT
 trap 'forward TERM' TERM
+trap 'forward HUP' HUP
 status=0
 wait "$launcher" || status=$?
 while kill -0 "$launcher" 2>/dev/null; do # a trapped signal ends `wait` early
   status=0
   wait "$launcher" || status=$?
 done
-trap - INT TERM
+trap - INT TERM HUP
 
 [[ -e $RESULT_FILE && $status != 2 ]] || exit "$((status ? status : 1))"
 "$PYTHON" -m mlperf_log_utils close "$RESULT_FILE"

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from benchmarks.bert.complaint import REFUSED, complain
 from benchmarks.bert.data.plan import STRATEGIES
 from benchmarks.bert.names import nearest
 from benchmarks.bert.schedule import rule_interval
@@ -294,9 +295,7 @@ def main() -> int:
     try:
         load()
     except ConfigError as error:
-        for problem in str(error).splitlines():
-            print(f"error: {problem}", file=sys.stderr)
-        return 2
+        return complain(error, REFUSED)
     return 0
 
 

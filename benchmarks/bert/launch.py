@@ -14,17 +14,21 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from benchmarks.bert.config import load
+from benchmarks.bert.complaint import FAILED, REFUSED, complain
+from benchmarks.bert.config import ConfigError, load
 
 _WATCH_EVERY_S = 0.1
+_KILL_AFTER_S = 6  # what a signal did not end: above the ranks' own grace (shutdown.py)
 
 
 def main() -> int:
     """Exit status: the ranks' own where it is a refusal or an interruption, else 1."""
-    config = load()
+    try:
+        config = load()
+    except ConfigError as error:
+        return complain(error, REFUSED)
     if config.num_nodes != 1:
-        print(f"error: NUM_NODES={config.num_nodes}, this launcher starts one node; use a cluster's", file=sys.stderr)
-        return 2
+        return complain(f"NUM_NODES={config.num_nodes}: this launcher starts one node; use a cluster's", REFUSED)
     # The agent would repeat each failure in its own words.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     agent = LaunchConfig(
@@ -37,14 +41,14 @@ def main() -> int:
         max_restarts=0,
         monitor_interval=_WATCH_EVERY_S,
         local_addr="127.0.0.1",
+        shutdown_timeout=_KILL_AFTER_S,
     )
     try:
         elastic_launch(agent, sys.executable)("-m", "benchmarks.bert.train")
     except ChildFailedError as error:
         return _report(error)
     except SignalException as error:
-        print(f"error: stopped by {error.sigval.name}", file=sys.stderr)
-        return 128 + error.sigval
+        return complain(f"stopped by {error.sigval.name}", 128 + error.sigval)
     return 0
 
 
@@ -53,7 +57,7 @@ def _report(error: ChildFailedError) -> int:
     _, first = error.get_first_failure()
     for rank, failure in sorted(error.failures.items()):
         if failure.exitcode < 0 and _is_cause(failure, first):
-            print(f"error: rank {rank} was killed by {signal.Signals(-failure.exitcode).name}", file=sys.stderr)
+            complain(f"rank {rank} was killed by {signal.Signals(-failure.exitcode).name}", FAILED)
     return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
 
 

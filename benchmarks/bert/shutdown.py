@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
@@ -22,7 +22,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible(last_words: Callable[[str], None], grace_s: float = 3.0) -> Iterator[Callable[[], None]]:
-    """Yield `check()`, which raises `Interrupted` once SIGINT or SIGTERM has come; call it at safe points.
+    """Yield `check()`, which raises `Interrupted` once SIGINT, SIGTERM or SIGHUP has come; call it at safe points.
 
     Raising only there keeps a signal from cutting a log record or an optimizer step in two. A main thread that waits
     inside a collective reaches no such point: if it has not left this context `grace_s` seconds after the signal,
@@ -57,3 +57,16 @@ def interruptible(last_words: Callable[[str], None], grace_s: float = 3.0) -> It
         for each, handler in previous.items():
             signal.signal(each, handler)
         os.close(wake_write)
+
+
+@contextmanager
+def signals_first(check: Callable[[], None]) -> Iterator[None]:
+    """Raise `Interrupted` in place of an error that follows a signal.
+
+    A rank that reaches its safe point first leaves, and the collectives of the others break: the reason is the signal.
+    """
+    try:
+        yield
+    except Exception:
+        check()
+        raise

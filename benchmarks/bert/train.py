@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.bert.comm.group import agree_on_seed, check_agreement, first_failure_named, process_group
+from benchmarks.bert.complaint import FAILED, REFUSED, complain
 from benchmarks.bert.config import Config, ConfigError, load
 from benchmarks.bert.data.batch import PackedBatch
 from benchmarks.bert.data.dataset import count_vocabulary, read_data_set
@@ -23,13 +24,12 @@ from benchmarks.bert.loss import pretraining_loss
 from benchmarks.bert.progress import Progress, Silent
 from benchmarks.bert.record import record_cache_clear, record_hyperparameters, record_submission
 from benchmarks.bert.schedule import EvaluationSchedule
-from benchmarks.bert.shutdown import Interrupted, interruptible
+from benchmarks.bert.shutdown import Interrupted, interruptible, signals_first
 from benchmarks.bert.trainer import Trainer, build_trainer, choose_device
 from benchmarks.bert.world import World, WorldError, check_world, from_launcher
 from mlperf_log_utils import Outcome, RunLog
 
 REFUSALS = (ConfigError, WorldError, ManifestError, ShardError, PlanError)  # of the input: their text is the message
-EXIT_FAILED, EXIT_REFUSED = 1, 2
 
 
 def main() -> int:
@@ -40,11 +40,11 @@ def main() -> int:
         check_world(world, num_nodes=config.num_nodes, ranks_per_node=config.ranks_per_node)
         log = RunLog(config.result_file if world.is_main else None)
     except REFUSALS as error:
-        return complain(error, EXIT_REFUSED)
+        return complain(error, REFUSED)
     except FileExistsError:
-        return complain(f"RESULT_FILE={config.result_file}: exists; a result is never overwritten", EXIT_REFUSED)
+        return complain(f"RESULT_FILE={config.result_file}: exists; a result is never overwritten", REFUSED)
     except OSError as error:
-        return complain(f"RESULT_FILE={config.result_file}: cannot write it ({error.strerror})", EXIT_REFUSED)
+        return complain(f"RESULT_FILE={config.result_file}: cannot write it ({error.strerror})", REFUSED)
     progress = Progress(config.max_steps, config.global_batch, config.target_accuracy) if world.is_main else Silent()
     device = choose_device(config.device, world.local_rank)
     try:
@@ -53,11 +53,11 @@ def main() -> int:
     except Interrupted as signal:
         return complain(f"rank {world.rank}: stopped by {signal}", 128 + signal.number)
     except REFUSALS as error:
-        return complain(error, EXIT_REFUSED)
+        return complain(error, REFUSED)
     except Exception as error:  # a fault of the code or the machine; the log has its stop
-        return complain(f"rank {world.rank}: {type(error).__name__}: {error}", EXIT_FAILED)
+        return complain(f"rank {world.rank}: {type(error).__name__}: {error}", FAILED)
     if not outcome.reached:
-        return complain(outcome.reason, EXIT_FAILED) if world.is_main else EXIT_FAILED
+        return complain(outcome.reason, FAILED) if world.is_main else FAILED
     return 0
 
 
@@ -83,7 +83,8 @@ def run(
         record_hyperparameters(log, config, trainer.optimizer, trainer.learning_rate)
         dist.barrier()
         check_signals()
-    with log.run_phase(eval_samples=len(held_out.lengths)) as outcome, first_failure_named(world.rank):
+    run_phase = log.run_phase(eval_samples=len(held_out.lengths))
+    with run_phase as outcome, signals_first(check_signals), first_failure_named(world.rank):
         dist.barrier()  # until rank 0 has logged run_start, no other rank may go on
         # Only from here on are samples touched, and only here is their order drawn.
         plan = plan_steps(
@@ -158,12 +159,6 @@ def evaluate(
         progress.say(f"warning: the accuracy is that of the last evaluation; {skipped} of {step} steps were skipped")
     outcome.accuracy = accuracy
     outcome.reached = accuracy >= config.target_accuracy
-
-
-def complain(error: object, status: int) -> int:
-    for line in str(error).splitlines():
-        print(f"error: {line}", file=sys.stderr, flush=True)
-    return status
 
 
 if __name__ == "__main__":

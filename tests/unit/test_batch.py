@@ -1,4 +1,4 @@
-"""Packing loses and invents nothing, and the loader hands every rank its samples, in order, in time and in one thread."""
+"""Packing loses and invents nothing, and the loader hands every rank its samples in order, by one thread that ends."""
 
 from __future__ import annotations
 
@@ -101,16 +101,12 @@ def memory_store(count: int, seen: Callable[[Sequence[int]], None] = lambda _: N
 
 
 def disk_store(folder: Path, shards: list[list[Sample]], max_length: int = 16) -> SampleStore:
-    written = tuple(
-        (
-            f"{i}.h5",
-            len(rows),
-            write_shard(folder / f"{i}.h5", to_arrays(rows), vocabulary_sha256=VOCABULARY, recipe=""),
-        )
-        for i, rows in enumerate(shards)
-    )
+    written = []
+    for i, rows in enumerate(shards):
+        checksum = write_shard(folder / f"{i}.h5", to_arrays(rows), vocabulary_sha256=VOCABULARY, recipe="")
+        written.append((f"{i}.h5", len(rows), checksum))
     lengths = [len(row.tokens) for rows in shards for row in rows]
-    manifest = Manifest(len(lengths), sum(lengths), max_length, 5, VOCABULARY, "", "", written)
+    manifest = Manifest(len(lengths), sum(lengths), max_length, 5, VOCABULARY, "", "", tuple(written))
     return SampleStore(folder, manifest, max_length=max_length)
 
 

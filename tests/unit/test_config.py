@@ -1,4 +1,4 @@
-"""The environment and the config files: everything that is accepted is right, everything else is one clear line each."""
+"""The environment and the config files: what is accepted is right, and everything else is one clear line each."""
 
 from __future__ import annotations
 
@@ -73,6 +73,12 @@ EXAMPLES: dict[str, tuple[str, object, list[str]]] = {
     "EVAL_BATCH_SIZE": ("64", 64, ["0", "x"]),
     "SEED": ("0", 0, ["-2", "2147483648", "random"]),
 }
+
+OTHERS_NAMES = """
+    PATH SEEDS TIMEOUT SLURM_JOB_ID SLURM_NTASKS_PER_NODE HOME USER HOSTNAME LANG LC_ALL TERM SHELL LOGNAME PYTHONPATH
+    LD_LIBRARY_PATH CUDA_VISIBLE_DEVICES OMP_NUM_THREADS MASTER_ADDR WORLD_SIZE NCCL_DEBUG VIRTUAL_ENV CONFIG PYTHON
+    XDG_DATA_DIRS TORCHELASTIC_RUN_ID NEXP DGXSYSTEM WALLTIME EDITOR VERSION COLUMNS LINES
+"""
 
 few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -189,44 +195,7 @@ def test_a_near_miss_in_the_environment_is_an_error_with_the_name_that_was_meant
     assert f"did you mean {meant}?" in problem
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "PATH",
-        "SEEDS",
-        "TIMEOUT",
-        "SLURM_JOB_ID",
-        "SLURM_NTASKS_PER_NODE",
-        "HOME",
-        "USER",
-        "HOSTNAME",
-        "LANG",
-        "LC_ALL",
-        "TERM",
-        "SHELL",
-        "LOGNAME",
-        "PYTHONPATH",
-        "LD_LIBRARY_PATH",
-        "CUDA_VISIBLE_DEVICES",
-        "OMP_NUM_THREADS",
-        "MASTER_ADDR",
-        "WORLD_SIZE",
-        "NCCL_DEBUG",
-        "VIRTUAL_ENV",
-        "CONFIG",
-        "PYTHON",
-        "XDG_DATA_DIRS",
-        "TORCHELASTIC_RUN_ID",
-        "NEXP",
-        "DGXSYSTEM",
-        "WALLTIME",
-        "EDITOR",
-        "VERSION",
-        "EXPORT_PATH",
-        "COLUMNS",
-        "LINES",
-    ],
-)
+@pytest.mark.parametrize("name", OTHERS_NAMES.split())
 def test_names_of_others_in_the_environment_are_none_of_our_business(name: str) -> None:
     assert load({name: ""}) == load({})
 
@@ -434,8 +403,19 @@ def test_the_check_before_a_run_says_each_problem_on_a_line(
         monkeypatch.delenv(name, raising=False)
     for name, text in environment.items():
         monkeypatch.setenv(name, text)
+    monkeypatch.setattr(sys, "argv", ["config"])
     assert config_module.main() == status
     assert capsys.readouterr() == ("", said)
+
+
+def test_every_variable_is_listed_with_its_meaning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["config", "list"])
+    assert config_module.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(VARIABLES)
+    assert all(line.endswith(v.metadata["what"]) for line, v in zip(lines, VARIABLES.values(), strict=True))
 
 
 def test_no_other_module_reads_the_environment() -> None:

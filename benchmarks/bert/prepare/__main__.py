@@ -8,6 +8,7 @@ import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+from benchmarks.bert.complaint import FAILED, complain
 from benchmarks.bert.prepare import corpus, wordpiece
 from benchmarks.bert.prepare.build import build
 from benchmarks.bert.prepare.samples import Recipe
@@ -94,11 +95,9 @@ def main() -> int:
     try:
         arguments.run(arguments)
     except (ValueError, OSError) as error:  # every refusal of ours is a ValueError whose text is the message
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return complain(error, FAILED)
     except BrokenProcessPool:
-        print("error: a process of the preparation was killed, perhaps for memory; run it again", file=sys.stderr)
-        return 1
+        return complain("a process of the preparation was killed, perhaps for memory; run it again", FAILED)
     return 0
 
 
