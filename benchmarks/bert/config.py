@@ -208,10 +208,13 @@ def _convert(text: str, kind: type) -> Any:
             return text == "1"
         raise ValueError("expected 0 or 1")
     if kind in (int, float):
+        expected = "a whole number" if kind is int else "a number"
+        if not re.fullmatch(r"-?\d+" if kind is int else r"[-+.\deE]+", text, re.ASCII):
+            raise ValueError(f"expected {expected}")  # Python would take 1_000 and " 8", the shell would not
         try:
             value = kind(text)
         except ValueError:
-            raise ValueError(f"expected {'a whole number' if kind is int else 'a number'}") from None
+            raise ValueError(f"expected {expected}") from None
         if kind is float and not math.isfinite(value):
             raise ValueError("expected a finite number")
         return value

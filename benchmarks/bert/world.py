@@ -18,7 +18,6 @@ class World:
     num_ranks: int
     local_rank: int
     ranks_per_node: int
-    node: int
     rendezvous: str | None  # an init_method of torch.distributed; None where there is one process and no launcher
 
     @property
@@ -39,18 +38,20 @@ def from_launcher(variables: Mapping[str, str]) -> World:
     """From torchrun's variables, or a world of one where there are none."""
     present = [name for name in TORCHRUN if name in variables]
     if "RANK" not in variables and "WORLD_SIZE" not in variables:
-        return World(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, node=0, rendezvous=None)
+        return World(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, rendezvous=None)
     if missing := [name for name in TORCHRUN if name not in variables]:
         raise WorldError(
             f"{', '.join(present)} are set but not {', '.join(missing)}: start with torchrun, or unset them"
         )
     rank, num_ranks, local_rank, ranks_per_node, node = (_count(variables, name) for name in TORCHRUN[:5])
-    if not (rank < num_ranks and local_rank < ranks_per_node and num_ranks % ranks_per_node == 0):
+    in_step = rank == node * ranks_per_node + local_rank
+    if not (rank < num_ranks and local_rank < ranks_per_node and num_ranks % ranks_per_node == 0 and in_step):
         raise WorldError(
-            f"RANK={rank} of WORLD_SIZE={num_ranks}, LOCAL_RANK={local_rank} of LOCAL_WORLD_SIZE={ranks_per_node}: "
-            "ranks must lie below their sizes, and every node must hold the same number"
+            f"RANK={rank} of WORLD_SIZE={num_ranks}, LOCAL_RANK={local_rank} of LOCAL_WORLD_SIZE={ranks_per_node}, "
+            f"GROUP_RANK={node}: ranks must lie below their sizes, every node must hold the same number, and RANK must "
+            "be GROUP_RANK x LOCAL_WORLD_SIZE + LOCAL_RANK"
         )
-    return World(rank, num_ranks, local_rank, ranks_per_node, node, rendezvous="env://")
+    return World(rank, num_ranks, local_rank, ranks_per_node, rendezvous="env://")
 
 
 def _count(variables: Mapping[str, str], name: str) -> int:

@@ -30,7 +30,7 @@ from tools.verify.checks import official_findings, own_findings
 from tools.verify.log import Record, UnreadableLogError, read_log
 
 HERE = "tests/compliance/test_log.py"
-ALONE = World(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, node=0, rendezvous=None)
+ALONE = World(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, rendezvous=None)
 RULESET = "5.0.0"
 
 REQUIRED_EVERYWHERE = (
@@ -230,7 +230,7 @@ def test_the_log_tells_every_variable_and_where_its_value_came_from(full_logs: d
 
 def cache_clears(rank: int, path: Path) -> None:
     """Two nodes of two ranks; the second node could drop its caches."""
-    world = World(rank=rank, num_ranks=4, local_rank=rank % 2, ranks_per_node=2, node=rank // 2, rendezvous=None)
+    world = World(rank=rank, num_ranks=4, local_rank=rank % 2, ranks_per_node=2, rendezvous=None)
     record_cache_clear(RunLog(path if rank == 0 else None), Config(caches_cleared=rank >= 2), world)
 
 

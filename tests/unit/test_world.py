@@ -22,7 +22,7 @@ def torchrun(**changed: str) -> dict[str, str]:
 
 def test_torchruns_variables_are_read() -> None:
     world = from_launcher(torchrun())
-    assert world == World(rank=3, num_ranks=4, local_rank=1, ranks_per_node=2, node=1, rendezvous="env://")
+    assert world == World(rank=3, num_ranks=4, local_rank=1, ranks_per_node=2, rendezvous="env://")
     assert world.num_nodes == 2
     assert (world.is_main, world.is_node_main) == (False, False)
 
@@ -37,7 +37,7 @@ def test_the_first_rank_writes_the_log_and_each_node_has_its_first() -> None:
 @pytest.mark.parametrize("variables", [{}, {"MASTER_ADDR": "login1"}, {"LOCAL_RANK": "0", "PATH": "/bin"}])
 def test_without_a_launcher_the_world_is_one_rank(variables: dict[str, str]) -> None:
     world = from_launcher(variables)
-    assert world == World(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, node=0, rendezvous=None)
+    assert world == World(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, rendezvous=None)
     assert (world.num_nodes, world.is_main, world.is_node_main) == (1, True, True)
 
 

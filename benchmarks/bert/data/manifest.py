@@ -51,7 +51,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not folder.is_dir():
         raise ManifestError(
-            f"{folder}: no such data folder; run ./init_datasets.sh, or set DATADIR to a prepared folder"
+            f"{folder}: no such data folder; run ./init_datasets.sh, or set DATA_DIR to a prepared folder"
         )
     try:
         fields = json.loads(path.read_text("utf-8"))
