@@ -394,7 +394,7 @@ def train_bert(rank: int) -> dict[str, Any]:
         max_steps=10,
         decay_steps=10,
     )
-    world = World(rank, 2, rank, 2, 0, None)
+    world = World(rank=rank, num_ranks=2, local_rank=rank, ranks_per_node=2, rendezvous=None)
     trainer = build_trainer(config, world, torch.device("cpu"), seed=3, num_vocabulary=100)
     initial = [weight.detach().clone() for weight in trainer.ddp.parameters()]
     weights = []

@@ -345,7 +345,7 @@ def test_half_of_a_launchers_variables_are_refused(data: Path, tmp_path: Path) -
         ({"LEARNING_RAET": "1"}, ("LEARNING_RAET", "did you mean LEARNING_RATE?")),
         ({"BATCH_SIZE": "eight"}, ("BATCH_SIZE='eight'", "a whole number")),
         ({"BATCH_SIZE": "0"}, ("BATCH_SIZE=0", "at least 1")),
-        ({"LEARNING_RATE": "nan"}, ("LEARNING_RATE='nan'", "a finite number")),
+        ({"LEARNING_RATE": "nan"}, ("LEARNING_RATE='nan'", "a number")),
         ({"CLIP": "global"}, ("CLIP=global", "one of none, bucket_before")),
         ({"GRADIENT_ACCUMULATION_STEPS": "3"}, ("BATCH_SIZE=8", "multiple", "GRADIENT_ACCUMULATION_STEPS=3")),
         ({"EVAL_START_SAMPLES": "9999"}, ("9999", "MAX_STEPS", "lower EVAL_START_SAMPLES")),
