@@ -18,10 +18,10 @@ export INITIALISATION=relative_offset
 export INIT_STD=0.05
 
 export BATCH_SIZE=8
-export LEARNING_RATE=2.5e-3
+export LEARNING_RATE=2.2e-3
 export BETA_2=0.98
 export WARMUP_STEPS=60
-export MAX_STEPS=2000
+export MAX_STEPS=2500
 export BUCKET_MB=1 # several buckets, small as the model is
 
 export TARGET_ACCURACY=0.38

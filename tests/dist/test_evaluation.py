@@ -53,7 +53,7 @@ class Table(nn.Module):
         self.logits_VV = nn.Parameter(torch.randn(NUM_VOCABULARY, NUM_VOCABULARY, generator=generator))
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        logits_MV = self.logits_VV[batch.tokens_T[batch.masked_M]]
+        logits_MV = self.logits_VV[batch.tokens_T[batch.read_Q[batch.masked_M]]]
         # So that some are right: the label's own logit is raised for even tokens.
         raised = nn.functional.one_hot(batch.labels_M, NUM_VOCABULARY) * (batch.labels_M % 2 == 0)[:, None] * 10.0
         return logits_MV + (raised if not self.training else 0.0), torch.zeros(len(batch.nsp_B), 2)

@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.data.batch import PackedBatch, pack, synthetic_batch
+from benchmarks.bert.data.batch import PackedBatch, PackLayout, pack, synthetic_batch
 from benchmarks.bert.data.loader import SampleStore, micro_batches
 from benchmarks.bert.data.manifest import Manifest
 from benchmarks.bert.data.shards import SampleArrays, ShardError, write_shard
@@ -72,12 +72,13 @@ def unpack(batch: PackedBatch) -> list[Sample]:
     found = []
     ends = batch.layout.cu_lengths.tolist()
     for start, end, nsp in zip(ends, ends[1:], batch.nsp_B.tolist(), strict=False):
-        inside = (batch.masked_M >= start) & (batch.masked_M < end)
+        masked_M = batch.read_Q[batch.masked_M]
+        inside = (masked_M >= start) & (masked_M < end)
         found.append(
             Sample(
                 batch.tokens_T[start:end].tolist(),
                 int((batch.segments_T[start:end] == 0).sum()),
-                (batch.masked_M[inside] - start).tolist(),
+                (masked_M[inside] - start).tolist(),
                 batch.labels_M[inside].tolist(),
                 nsp,
             )
@@ -155,11 +156,19 @@ def test_the_layout_says_the_lengths_on_the_host_and_where_sequences_end_on_the_
     assert batch.layout.cu_lengths.dtype == torch.int32
 
 
+def test_what_is_read_of_each_sequence_is_its_first_token_and_then_its_masked_ones() -> None:
+    batch = pack([(to_arrays(numbered(3)), i) for i in (2, 0, 1)])  # of 5, 3 and 4 tokens, masked at 2, 0 and 1
+    assert batch.read_Q.tolist() == [0, 2, 5, 5, 8, 9]
+    assert batch.read_layout.lengths == (2, 2, 2)
+    assert batch.read_layout.cu_lengths.tolist() == [0, 2, 4, 6]
+    assert batch.masked_M.tolist() == [1, 3, 5]
+
+
 def test_all_other_tensors_are_int64_and_survive_a_move() -> None:
     batch = pack([(to_arrays(numbered(3)), i) for i in range(3)])
     moved = batch.to(CPU)
     for name, tensor in vars(batch).items():
-        if name != "layout":
+        if not isinstance(tensor, PackLayout):
             assert tensor.dtype == torch.int64, name
             assert torch.equal(tensor, getattr(moved, name)), name
     assert moved.layout.lengths == batch.layout.lengths
@@ -174,7 +183,7 @@ def test_a_synthetic_batch_is_a_valid_pack() -> None:
     assert [row.nsp for row in rows] == [0, 1, 0]
     assert max(*batch.tokens_T.tolist(), *batch.labels_M.tolist()) < 5
     again = pack([(to_arrays(rows), i) for i in range(3)])
-    for name in ("tokens_T", "segments_T", "positions_T", "masked_M", "labels_M", "nsp_B"):
+    for name in ("tokens_T", "segments_T", "positions_T", "read_Q", "masked_M", "labels_M", "nsp_B"):
         assert torch.equal(getattr(batch, name), getattr(again, name)), name
         assert getattr(batch, name).dtype == torch.int64, name
     assert batch.layout.lengths == again.layout.lengths

@@ -45,13 +45,18 @@ def make_rows(lengths: Sequence[int] = LENGTHS, num_vocabulary: int = SHAPE.num_
 
 def make_pack(rows: Sequence[Row]) -> PackedBatch:
     tokens, segments, masked, labels, nsp = zip(*rows, strict=True)
-    layout = make_layout([len(t) for t in tokens])
+    layout, read_layout = make_layout([len(t) for t in tokens]), make_layout([1 + len(m) for m in masked])
+    first_B = read_layout.cu_lengths[:-1].long()
+    read = [torch.cat([torch.zeros(1).long(), m]) + start for m, start in zip(masked, layout.cu_lengths, strict=False)]
+    is_masked_Q = torch.ones(sum(read_layout.lengths), dtype=torch.bool).index_fill(0, first_B, False)
     return PackedBatch(
         tokens_T=torch.cat(tokens),
         segments_T=torch.cat(segments),
         positions_T=torch.cat([torch.arange(len(t)) for t in tokens]),
         layout=layout,
-        masked_M=torch.cat([m + start for m, start in zip(masked, layout.cu_lengths.tolist(), strict=False)]),
+        read_Q=torch.cat(read),
+        read_layout=read_layout,
+        masked_M=is_masked_Q.nonzero().flatten(),
         labels_M=torch.cat(labels),
         nsp_B=torch.tensor(nsp),
     )
@@ -69,10 +74,12 @@ def make_model(shape: BertShape = SHAPE, attention: Attention = split, std: floa
     return model
 
 
-def attend_all(q_TND: Tensor, k_TND: Tensor, v_TND: Tensor, layout: PackLayout, dropout: float) -> Tensor:
+def attend_all(
+    q_QND: Tensor, k_TND: Tensor, v_TND: Tensor, q_layout: PackLayout, layout: PackLayout, dropout: float
+) -> Tensor:
     """The fault: every token sees every sequence of the pack."""
-    weights_NTT = (torch.einsum("tnd,snd->nts", q_TND, k_TND) / q_TND.shape[-1] ** 0.5).softmax(-1)
-    return torch.einsum("nts,snd->tnd", weights_NTT, v_TND)
+    weights_NQT = (torch.einsum("qnd,tnd->nqt", q_QND, k_TND) / q_QND.shape[-1] ** 0.5).softmax(-1)
+    return torch.einsum("nqt,tnd->qnd", weights_NQT, v_TND)
 
 
 def attention_and_gradients(attention: Attention, lengths: Sequence[int]) -> list[Tensor]:
@@ -80,7 +87,7 @@ def attention_and_gradients(attention: Attention, lengths: Sequence[int]) -> lis
     q, k, v, out_gradient = (torch.randn(sum(lengths), 2, 8, generator=generator) for _ in range(4))
     for x in (q, k, v):
         x.requires_grad_()
-    out = attention(q, k, v, make_layout(lengths), 0.0)
+    out = attention(q, k, v, make_layout(lengths), make_layout(lengths), 0.0)
     out.backward(out_gradient)
     return [out.detach(), q.grad, k.grad, v.grad]
 
@@ -150,11 +157,19 @@ def test_attention_across_boundaries_would_differ() -> None:
 
 
 @every_attention
+def test_a_few_queries_get_what_they_would_get_among_all(attention: Attention) -> None:
+    layout, asked = make_layout((5, 1, 9)), torch.tensor([0, 3, 5, 7, 8, 14])
+    q, k, v = (torch.randn(15, 2, 8, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    among_all = attention(q, k, v, layout, layout, 0.0)[asked]
+    torch.testing.assert_close(attention(q[asked], k, v, make_layout((2, 1, 3)), layout, 0.0), among_all)
+
+
+@every_attention
 def test_attention_drops_with_the_probability_given(attention: Attention) -> None:
     q = k = torch.zeros(200, 1, 4)
     v = torch.ones(200, 1, 4)
     torch.manual_seed(0)
-    out = attention(q, k, v, make_layout((200,)), 0.5)
+    out = attention(q, k, v, make_layout((200,)), make_layout((200,)), 0.5)
     assert 0.5 < out[:, 0, 0].std() / (1 / 200) ** 0.5 < 1.5
     assert out.mean().item() == pytest.approx(1, abs=0.05)
 

@@ -113,7 +113,7 @@ def _padded(shape: BertShape) -> Callable[[PackedBatch], None]:
 def _pad(batch: PackedBatch) -> dict[str, Tensor]:
     """The batch as Hugging Face takes it, padded to its longest sample."""
     labels_T = torch.full_like(batch.tokens_T, _IGNORED)
-    labels_T[batch.masked_M] = batch.labels_M
+    labels_T[batch.read_Q[batch.masked_M]] = batch.labels_M
 
     def rows(flat_T: Tensor, padding: int) -> Tensor:
         return pad_sequence(list(flat_T.split(batch.layout.lengths)), batch_first=True, padding_value=padding)

@@ -1,12 +1,14 @@
 """Rows of sample arrays in, one packed batch out: sequences end to end, no padding token.
 
-Shapes: B sequences, T tokens of all sequences together, M masked positions.
+Shapes: B sequences, T tokens of all sequences together, M masked positions, Q places that the heads read: each
+sequence's [CLS] and its masked positions, so Q = B + M.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,14 +33,19 @@ class PackedBatch:
     tokens_T: Tensor  # int64
     segments_T: Tensor  # int64, 0 or 1
     positions_T: Tensor  # int64, restart at 0 with each sequence
-    layout: PackLayout
-    masked_M: Tensor  # int64, places of the masked tokens among the T
+    layout: PackLayout  # of the T tokens
+    read_Q: Tensor  # int64, the places that are read among the T, in order
+    read_layout: PackLayout  # of the Q places; a sequence's first is its [CLS]
+    masked_M: Tensor  # int64, which of the Q are masked tokens
     labels_M: Tensor  # int64, the tokens that stood there
     nsp_B: Tensor  # int64, 1 where the second sentence is a random one
 
     def to(self, device: torch.device) -> PackedBatch:
-        tensors = {name: value.to(device, non_blocking=True) for name, value in vars(self).items() if name != "layout"}
-        return PackedBatch(layout=self.layout.to(device), **tensors)
+        moved: dict[str, Any] = {
+            name: value.to(device) if isinstance(value, PackLayout) else value.to(device, non_blocking=True)
+            for name, value in vars(self).items()
+        }
+        return PackedBatch(**moved)
 
 
 def pack(parts: Sequence[tuple[SampleArrays, int]]) -> PackedBatch:
@@ -48,13 +55,18 @@ def pack(parts: Sequence[tuple[SampleArrays, int]]) -> PackedBatch:
     starts = np.cumsum(lengths) - lengths
     positions = np.arange(lengths.sum()) - np.repeat(starts, lengths)
     boundaries = np.array([boundary for _, boundary, *_ in rows], np.int64)
-    masked = [places.astype(np.int64) + start for (*_, places, _, _), start in zip(rows, starts, strict=True)]
+    num_read = np.array([1 + len(places) for *_, places, _, _ in rows], np.int64)
+    read = np.concatenate([np.concatenate([[0], places]) for *_, places, _, _ in rows]) + np.repeat(starts, num_read)
+    is_first = np.zeros(len(read), bool)
+    is_first[np.cumsum(num_read) - num_read] = True
     return PackedBatch(
         tokens_T=_int64(np.concatenate([tokens for tokens, *_ in rows])),
         segments_T=_int64(positions >= np.repeat(boundaries, lengths)),
         positions_T=_int64(positions),
         layout=_layout(lengths),
-        masked_M=_int64(np.concatenate(masked)),
+        read_Q=_int64(read),
+        read_layout=_layout(num_read),
+        masked_M=_int64(np.flatnonzero(~is_first)),
         labels_M=_int64(np.concatenate([labels for *_, labels, _ in rows])),
         nsp_B=_int64(np.array([nsp for *_, nsp in rows])),
     )
@@ -83,14 +95,15 @@ def _int64(array: np.ndarray) -> Tensor:
 
 def synthetic_batch(num_sequences: int, length: int, num_vocabulary: int, num_masked: int) -> PackedBatch:
     """A batch of made-up tokens for warming up before the clock starts; it reads no data."""
-    tokens = torch.arange(num_sequences * length) % num_vocabulary
-    starts_B1 = torch.arange(num_sequences)[:, None] * length
-    return PackedBatch(
-        tokens_T=tokens,
-        segments_T=torch.zeros_like(tokens),
-        positions_T=torch.arange(length).repeat(num_sequences),
-        layout=_layout(np.full(num_sequences, length)),
-        masked_M=(starts_B1 + torch.arange(1, num_masked + 1)).flatten(),
-        labels_M=torch.arange(num_sequences * num_masked) % num_vocabulary,
-        nsp_B=torch.arange(num_sequences) % 2,
+    tokens = np.arange(num_sequences * length) % num_vocabulary
+    places = np.arange(1, num_masked + 1)
+    made_up = SampleArrays(
+        tokens=tokens,
+        token_offsets=np.arange(num_sequences + 1) * length,
+        boundary=np.full(num_sequences, length // 2),
+        mlm_positions=np.tile(places, num_sequences),
+        mlm_ids=np.tile(places % num_vocabulary, num_sequences),
+        mlm_offsets=np.arange(num_sequences + 1) * num_masked,
+        nsp=np.arange(num_sequences) % 2,
     )
+    return pack([(made_up, row) for row in range(num_sequences)])

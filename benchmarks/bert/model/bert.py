@@ -1,7 +1,8 @@
 """A packed batch in, masked-LM and next-sentence logits out: BERT as its reference defines it.
 
 Post-LN encoder, erf GELU, learned positions and segments, pooler, masked-LM transform with the decoder tied to the
-word embeddings. Shapes: T packed tokens, H hidden, N heads, D head width, M masked positions, B sequences, V entries.
+word embeddings. Shapes: T packed tokens, Q places that the heads read, H hidden, N heads, D head width, M masked
+positions, B sequences, V entries.
 """
 
 from __future__ import annotations
@@ -56,12 +57,13 @@ class SelfAttention(nn.Module):
         self.dropout = shape.dropout
         self.attention = attention
 
-    def forward(self, x_TH: Tensor, layout: PackLayout) -> Tensor:
-        q_TND, k_TND, v_TND = (
-            linear(x_TH).unflatten(-1, (self.num_heads, -1)) for linear in (self.query, self.key, self.value)
-        )
-        attended_TND = self.attention(q_TND, k_TND, v_TND, layout, self.dropout if self.training else 0.0)
-        return self.output(attended_TND.flatten(-2))
+    def forward(self, x_QH: Tensor, x_TH: Tensor, q_layout: PackLayout, layout: PackLayout) -> Tensor:
+        q_QND = self.query(x_QH).unflatten(-1, (self.num_heads, -1))
+        k_TND = self.key(x_TH).unflatten(-1, (self.num_heads, -1))
+        v_TND = self.value(x_TH).unflatten(-1, (self.num_heads, -1))
+        dropout = self.dropout if self.training else 0.0
+        attended_QND = self.attention(q_QND, k_TND, v_TND, q_layout, layout, dropout)
+        return self.output(attended_QND.flatten(-2))
 
 
 class Layer(nn.Module):
@@ -74,9 +76,10 @@ class Layer(nn.Module):
         self.ffn_norm = nn.LayerNorm(shape.hidden_size, _NORM_EPSILON)
         self.dropout = nn.Dropout(shape.dropout)
 
-    def forward(self, x_TH: Tensor, layout: PackLayout) -> Tensor:
-        x_TH = self.attention_norm(x_TH + self.dropout(self.attention(x_TH, layout)))
-        return self.ffn_norm(x_TH + self.dropout(self.ffn_out(F.gelu(self.ffn_in(x_TH)))))
+    def forward(self, x_QH: Tensor, x_TH: Tensor, q_layout: PackLayout, layout: PackLayout) -> Tensor:
+        """The layer's output at the Q places `x_QH`, which attend to all of `x_TH`; Q may be all of T."""
+        x_QH = self.attention_norm(x_QH + self.dropout(self.attention(x_QH, x_TH, q_layout, layout)))
+        return self.ffn_norm(x_QH + self.dropout(self.ffn_out(F.gelu(self.ffn_in(x_QH)))))
 
 
 class MaskedLMHead(nn.Module):
@@ -113,7 +116,10 @@ class Bert(nn.Module):
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """Masked-LM logits (M, V) and next-sentence logits (B, 2)."""
         x_TH = self.embeddings(batch)
-        for layer in self.layers:
-            x_TH = layer(x_TH, batch.layout)
-        logits_MV = self.masked_lm(x_TH[batch.masked_M], self.embeddings.word.weight)
-        return logits_MV, self.next_sentence(x_TH[batch.layout.cu_lengths[:-1]])
+        *inner, last = self.layers
+        for layer in inner:
+            x_TH = layer(x_TH, x_TH, batch.layout, batch.layout)
+        # The last layer's output is read at [CLS] and masked places only, so it is computed only there.
+        x_QH = last(x_TH[batch.read_Q], x_TH, batch.read_layout, batch.layout)
+        logits_MV = self.masked_lm(x_QH[batch.masked_M], self.embeddings.word.weight)
+        return logits_MV, self.next_sentence(x_QH[batch.read_layout.cu_lengths[:-1]])
