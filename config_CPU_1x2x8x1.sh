@@ -24,6 +24,6 @@ export WARMUP_STEPS=60
 export MAX_STEPS=2500
 export BUCKET_MB=1 # several buckets, small as the model is
 
-export TARGET_ACCURACY=0.38
-export EVAL_START_SAMPLES=16000
+export TARGET_ACCURACY=0.39
+export EVAL_START_SAMPLES=24000
 export EVAL_INTERVAL_SAMPLES=800

@@ -60,22 +60,23 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
 set -m
 "$PYTHON" -m benchmarks.bert.launch &
 launcher=$!
-forwarded=
+received=0
 # shellcheck disable=SC2317 # called by the traps
-forward() {
-  [[ -n $forwarded ]] || kill -s "$1" "$launcher" 2>/dev/null || true
-  forwarded=1
+end() {
+  ((received)) || kill -s TERM "$launcher" 2>/dev/null || true
+  received=$1
 }
-trap 'forward INT' INT
-trap 'forward TERM' TERM
-trap 'forward HUP' HUP
+trap 'end 1' HUP
+trap 'end 2' INT
+trap 'end 15' TERM
 status=0
 wait "$launcher" || status=$?
 while kill -0 "$launcher" 2>/dev/null; do # a trapped signal ends `wait` early
   status=0
   wait "$launcher" || status=$?
 done
-trap - INT TERM HUP
+trap - HUP INT TERM
+((received == 0 || status == 0)) || status=$((128 + received))
 
 [[ -e $RESULT_FILE && $status != 2 ]] || exit "$((status ? status : 1))"
 "$PYTHON" -m mlperf_log_utils close "$RESULT_FILE"

@@ -40,7 +40,7 @@ def record_hyperparameters(
     decaying = optimizer.param_groups[0]
     log.event("opt_name", config.optimizer)
     log.event("opt_base_learning_rate", schedule.base)
-    log.event("opt_learning_rate_training_steps", config.max_steps)
+    log.event("opt_learning_rate_training_steps", schedule.decay_steps)
     log.event("opt_learning_rate_warmup_steps", schedule.warmup_steps)
     log.event("num_warmup_steps", schedule.warmup_steps)
     log.event("start_warmup_step", schedule.start_warmup_step)

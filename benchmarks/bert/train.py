@@ -10,11 +10,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.bert.comm.group import agree_on_seed, check_agreement, first_failure_named, process_group
-from benchmarks.bert.complaint import FAILED, REFUSED, complain
+from benchmarks.bert.comm.group import (
+    OtherRankError,
+    agree_on_seed,
+    check_agreement,
+    first_failure_named,
+    process_group,
+)
+from benchmarks.bert.complaint import FAILED, REFUSED, complain, describe
 from benchmarks.bert.config import Config, ConfigError, load
 from benchmarks.bert.data.batch import PackedBatch
-from benchmarks.bert.data.dataset import count_vocabulary, read_data_set
+from benchmarks.bert.data.dataset import check_lengths, count_vocabulary, read_data_set
 from benchmarks.bert.data.loader import micro_batches
 from benchmarks.bert.data.manifest import ManifestError
 from benchmarks.bert.data.plan import Layout, PlanError, Strata, check_plan, plan_steps
@@ -24,7 +30,7 @@ from benchmarks.bert.loss import pretraining_loss
 from benchmarks.bert.progress import Progress, Silent
 from benchmarks.bert.record import record_cache_clear, record_hyperparameters, record_submission
 from benchmarks.bert.schedule import EvaluationSchedule
-from benchmarks.bert.shutdown import Interrupted, interruptible, signals_first
+from benchmarks.bert.shutdown import Interrupted, end_with_parent, interruptible, signals_first
 from benchmarks.bert.trainer import Trainer, build_trainer, choose_device
 from benchmarks.bert.world import World, WorldError, check_world, from_launcher
 from mlperf_log_utils import Outcome, RunLog
@@ -34,6 +40,7 @@ REFUSALS = (ConfigError, WorldError, ManifestError, ShardError, PlanError)  # of
 
 def main() -> int:
     """Exit status: 0 the target was reached, 1 it was not or the run broke, 2 the input was refused, 128 + signal."""
+    end_with_parent()
     try:
         config = load()
         world = from_launcher(config.launcher)
@@ -52,10 +59,12 @@ def main() -> int:
             outcome = run(config, world, device, log, progress, check_signals)
     except Interrupted as signal:
         return complain(f"rank {world.rank}: stopped by {signal}", 128 + signal.number)
+    except OtherRankError as error:  # the other one says why
+        return REFUSED if isinstance(error.__cause__, REFUSALS) else FAILED
     except REFUSALS as error:
         return complain(error, REFUSED)
     except Exception as error:  # a fault of the code or the machine; the log has its stop
-        return complain(f"rank {world.rank}: {type(error).__name__}: {error}", FAILED)
+        return complain(f"rank {world.rank}: {describe(error)}", FAILED)
     if not outcome.reached:
         return complain(outcome.reason, FAILED) if world.is_main else FAILED
     return 0
@@ -71,10 +80,12 @@ def run(
 ) -> Outcome:
     """Initialise, then train inside the clock."""
     record_cache_clear(log, config, world)
-    with log.init_phase():
+    with log.init_phase(), first_failure_named(world.rank):
         seed = agree_on_seed(config.seed)
         record_submission(log, config, seed)
         training, held_out = (read_data_set(config.data_dir / part) for part in ("train", "eval"))
+        for data in (training, held_out):
+            check_lengths(data, config.max_length)
         check_agreement([config.common(), training.manifest, held_out.manifest, np.__version__, torch.__version__])
         layout = Layout(config.num_nodes, config.ranks_per_node, config.batch_size)
         check_plan(len(training.lengths), layout)

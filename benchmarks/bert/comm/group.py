@@ -12,6 +12,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from benchmarks.bert.complaint import describe
 from benchmarks.bert.config import MAX_SEED
 from benchmarks.bert.world import World, WorldError
 
@@ -33,12 +34,12 @@ def process_group(world: World, device: torch.device, timeout_s: int) -> Iterato
 
 
 class OtherRankError(RuntimeError):
-    """This rank failed because another one did."""
+    """This rank failed after, and most likely because, another one did; the text is that one's reason."""
 
 
 @contextmanager
 def first_failure_named(rank: int) -> Iterator[None]:
-    """Tell the other ranks why this one fails; a collective that broke since another failed raises OtherRankError.
+    """Tell the other ranks why this one fails; raise OtherRankError in place of an error that came after another's.
 
     Otherwise all that a surviving rank knows is that a connection closed.
     """
@@ -46,9 +47,9 @@ def first_failure_named(rank: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        own = f"rank {rank}: {type(error).__name__}: {error}"
+        own = f"rank {rank}: {describe(error)}"
         first = store.compare_set("first_failure", "", own).decode()
-        if first != own and isinstance(error, RuntimeError):  # what broken collectives raise
+        if first != own:
             raise OtherRankError(first) from error
         raise
 

@@ -30,6 +30,15 @@ def read_data_set(folder: Path) -> DataSet:
     return DataSet(folder, manifest, read_lengths(folder, manifest))
 
 
+def check_lengths(data: DataSet, max_length: int) -> None:
+    """Raise ManifestError where a sample is longer than the model takes; the lengths say so before the clock starts."""
+    if len(data.lengths) and (longest := int(data.lengths.max())) > max_length:
+        raise ManifestError(
+            f"{data.folder}: sample {int(data.lengths.argmax())} has {longest} tokens, more than MAX_LENGTH="
+            f"{max_length}; raise MAX_LENGTH or prepare the samples again with a smaller --max-length"
+        )
+
+
 def count_vocabulary(path: Path, data: DataSet) -> int:
     """Entries of the vocabulary, which must be the one that the samples were made with."""
     try:
