@@ -7,7 +7,7 @@ export RANKS_PER_NODE=2
 export DEVICE=cpu
 
 export DATA_DIR=data/kjv
-export MAX_LENGTH=256
+export MAX_LENGTH=208
 
 export NUM_LAYERS=2
 export HIDDEN_SIZE=128

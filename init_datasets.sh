@@ -26,6 +26,6 @@ if [[ ! -f $data_dir/vocab.txt ]]; then
   prepare vocabulary "$data_dir/text/train.txt" --size 8192 --out "$data_dir/vocab.txt"
 fi
 prepare samples "$data_dir/text/train.txt" --vocab "$data_dir/vocab.txt" --out "$data_dir/train" \
-  --max-length 256 --max-predictions 38 --duplicates 5 --shards 4
+  --max-length 208 --max-predictions 31 --duplicates 5 --shards 4
 prepare samples "$data_dir/text/eval.txt" --vocab "$data_dir/vocab.txt" --out "$data_dir/eval" \
-  --max-length 256 --max-predictions 38 --duplicates 1 --shards 1
+  --max-length 208 --max-predictions 31 --duplicates 1 --shards 1
