@@ -32,6 +32,7 @@ ATTENTIONS = ("auto", "plain", "split")
 INITIALISATIONS = ("standard", "relative_offset")
 MAX_SEED = 2**31 - 1
 
+_OF_ONE_NODE = ("CLEAR_CACHES", "CACHES_CLEARED", "RESULT_FILE")
 
 # Only values that mean to the shell what they say: unquoted, nothing that it would expand, split or run.
 _EXPORT = re.compile(
@@ -135,8 +136,8 @@ class Config:
         return self.num_nodes * self.ranks_per_node * self.batch_size
 
     def common(self) -> dict[str, Any]:
-        """The variables that must be equal on all ranks, by name."""
-        return {name: str(getattr(self, f.name)) for name, f in VARIABLES.items() if name != "CACHES_CLEARED"}
+        """The variables that must be equal on all ranks, by name: all but those that only concern one node or rank."""
+        return {name: str(getattr(self, f.name)) for name, f in VARIABLES.items() if name not in _OF_ONE_NODE}
 
     def resolved(self) -> dict[str, Any]:
         """Every variable's value, and where it came from; ready for JSON."""

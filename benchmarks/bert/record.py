@@ -31,7 +31,7 @@ def record_submission(log: RunLog, config: Config, seed: int) -> None:
 
 
 def record_hyperparameters(
-    log: RunLog, config: Config, optimizer: torch.optim.Optimizer, schedule: PolynomialSchedule
+    log: RunLog, config: Config, optimizer: torch.optim.Optimizer, schedule: PolynomialSchedule, num_buckets: int
 ) -> None:
     """Optimizer values are read from the optimizer that will run, so that log and run cannot differ."""
     log.event("global_batch_size", config.global_batch)
@@ -50,4 +50,4 @@ def record_hyperparameters(
     log.event("opt_lamb_weight_decay_rate", decaying["weight_decay"])
     log.event("opt_lamb_epsilon", decaying["eps"])
     log.event("opt_epsilon", decaying["eps"])
-    log.event("opt_clip", config.clip, max_norm=config.max_norm)
+    log.event("opt_clip", config.clip, max_norm=config.max_norm, num_buckets=num_buckets)

@@ -91,7 +91,8 @@ def run(
         check_plan(len(training.lengths), layout)
         num_vocabulary = count_vocabulary(config.data_dir / "vocab.txt", training)
         trainer = build_trainer(config, world, device, seed, num_vocabulary)
-        record_hyperparameters(log, config, trainer.optimizer, trainer.learning_rate)
+        num_buckets = trainer.gradient.num_buckets
+        record_hyperparameters(log, config, trainer.optimizer, trainer.learning_rate, num_buckets)
         dist.barrier()
         check_signals()
     run_phase = log.run_phase(eval_samples=len(held_out.lengths))

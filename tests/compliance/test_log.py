@@ -98,7 +98,7 @@ def write_full_log(path: Path, division: str, target: float = 0.72) -> None:
         record_cache_clear(log, config, ALONE)
         with log.init_phase():
             record_submission(log, config, 5)
-            record_hyperparameters(log, config, optimizer_of(), PolynomialSchedule(1e-3, 0.0, 2, 0, 10, 1.0))
+            record_hyperparameters(log, config, optimizer_of(), PolynomialSchedule(1e-3, 0.0, 2, 0, 10, 1.0), 1)
         with log.run_phase(eval_samples=10_000) as outcome:
             for samples, accuracy in ((64, 0.5), (128, 0.73)):
                 with log.evaluation(samples):
@@ -197,7 +197,7 @@ def test_hyperparameters_are_the_live_optimizers_not_the_configurations(tmp_path
     log = RunLog(tmp_path / "log")
     config = Config(weight_decay=0.5, beta_2=0.5, epsilon=0.5, learning_rate=0.5, warmup_steps=77)
     optimizer = optimizer_of(decay=0.001, beta_2=0.995, epsilon=1e-7)
-    record_hyperparameters(log, config, optimizer, PolynomialSchedule(3e-4, 0.0, 9, -4, 100, 1.0))
+    record_hyperparameters(log, config, optimizer, PolynomialSchedule(3e-4, 0.0, 9, -4, 100, 1.0), 1)
     values = {record["key"]: record["value"] for record in records_of(tmp_path / "log")}
     assert values["opt_lamb_weight_decay_rate"] == 0.001
     assert values["opt_lamb_beta_1"] == 0.9
@@ -215,7 +215,9 @@ def test_the_trainer_gives_the_optimizer_what_the_configuration_says(tmp_path: P
     )
     with process_group(ALONE, torch.device("cpu"), 30):
         trainer = build_trainer(config, ALONE, torch.device("cpu"), seed=1, num_vocabulary=30)
-    record_hyperparameters(RunLog(tmp_path / "log"), config, trainer.optimizer, trainer.learning_rate)
+    record_hyperparameters(
+        RunLog(tmp_path / "log"), config, trainer.optimizer, trainer.learning_rate, trainer.gradient.num_buckets
+    )
     values = {record["key"]: record["value"] for record in records_of(tmp_path / "log")}
     logged = [values[f"opt_{name}"] for name in ("lamb_weight_decay_rate", "lamb_beta_1", "lamb_beta_2", "epsilon")]
     assert logged == [config.weight_decay, config.beta_1, config.beta_2, config.epsilon]

@@ -24,7 +24,6 @@ from benchmarks.bert.data.shards import (
     FORMAT,
     SampleArrays,
     ShardError,
-    concatenate,
     open_shard,
     read_attributes,
     sha256_of,
@@ -177,22 +176,6 @@ def test_a_shard_of_no_samples_comes_back(tmp_path: Path) -> None:
 def test_the_same_samples_make_the_same_bytes(tmp_path: Path, shard: Path, arrays: SampleArrays) -> None:
     write(tmp_path / "x.hdf5", arrays)
     assert (tmp_path / "x.hdf5").read_bytes() == shard.read_bytes()
-
-
-def test_parts_concatenate_to_the_whole() -> None:
-    parts = [make_arrays(3, seed) for seed in range(3)]
-    whole = concatenate(parts)
-    assert len(whole) == sum(map(len, parts))
-    row = 0
-    for part in parts:
-        for index in range(len(part)):
-            for offsets, fields in (("token_offsets", ["tokens"]), ("mlm_offsets", ["mlm_positions", "mlm_ids"])):
-                here = slice(*getattr(part, offsets)[index : index + 2])
-                there = slice(*getattr(whole, offsets)[row : row + 2])
-                for field in fields:
-                    np.testing.assert_array_equal(getattr(whole, field)[there], getattr(part, field)[here])
-            assert (whole.boundary[row], whole.nsp[row]) == (part.boundary[index], part.nsp[index])
-            row += 1
 
 
 def test_a_missing_shard_is_refused(tmp_path: Path) -> None:

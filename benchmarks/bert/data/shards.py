@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -173,17 +172,3 @@ def _why_unreadable(path: Path, error: Exception) -> str:
     if path.is_file() and path.stat().st_size == 0:
         return "an empty file, not a shard"
     return f"not a whole HDF5 shard, perhaps truncated ({' '.join(str(error).split())})"
-
-
-def concatenate(parts: Sequence[SampleArrays]) -> SampleArrays:
-    """Several parts as one, in order."""
-
-    def offsets(name: str) -> np.ndarray:
-        return np.concatenate([[0], *(np.diff(getattr(part, name)) for part in parts)]).cumsum()
-
-    return SampleArrays(
-        **{
-            name: offsets(name) if name.endswith("offsets") else np.concatenate([getattr(part, name) for part in parts])
-            for name in DTYPES
-        }
-    )
