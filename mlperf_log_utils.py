@@ -16,7 +16,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Outcome:
     """What a run has come to so far; the loop writes it, the log's end reads it."""
 
     samples: int = 0  # trained on, as of the last evaluation
-    accuracy: float = -1.0  # of the last evaluation
+    accuracies: list[float] = field(default_factory=list)  # of the evaluations so far
     reached: bool = False  # the target
     reason: str = "target not reached"  # why the run ends without it
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -51,3 +51,8 @@ def masked_lm_accuracy(
     dist.all_reduce(counts)
     correct, masked = counts.tolist()
     return correct / masked
+
+
+def is_stuck(accuracies: Sequence[float]) -> bool:
+    """Whether the last three agree to five digits; two may by chance, where the evaluation set is small."""
+    return len(accuracies) >= 3 and len({round(accuracy, 5) for accuracy in accuracies[-3:]}) == 1

@@ -30,7 +30,7 @@ def main() -> int:
     if config.num_nodes != 1:
         return complain(f"NUM_NODES={config.num_nodes}: this launcher starts one node; use a cluster's", REFUSED)
     # The agent would repeat each failure in its own words.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    logging.disable(logging.ERROR)
     agent = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

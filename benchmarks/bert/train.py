@@ -25,7 +25,7 @@ from benchmarks.bert.data.loader import micro_batches
 from benchmarks.bert.data.manifest import ManifestError
 from benchmarks.bert.data.plan import Layout, PlanError, Strata, check_plan, plan_steps
 from benchmarks.bert.data.shards import ShardError
-from benchmarks.bert.evaluate import deal_evaluation, evaluation_batches, masked_lm_accuracy
+from benchmarks.bert.evaluate import deal_evaluation, evaluation_batches, is_stuck, masked_lm_accuracy
 from benchmarks.bert.loss import pretraining_loss
 from benchmarks.bert.progress import Progress, Silent
 from benchmarks.bert.record import record_cache_clear, record_hyperparameters, record_submission
@@ -58,7 +58,8 @@ def main() -> int:
         with interruptible(log.abort) as check_signals, process_group(world, device, config.collective_timeout_s):
             outcome = run(config, world, device, log, progress, check_signals)
     except Interrupted as signal:
-        return complain(f"rank {world.rank}: stopped by {signal}", 128 + signal.number)
+        status = 128 + signal.number
+        return complain(f"rank 0: stopped by {signal}", status) if world.is_main else status
     except OtherRankError as error:  # the other one says why
         return REFUSED if isinstance(error.__cause__, REFUSALS) else FAILED
     except REFUSALS as error:
@@ -167,9 +168,9 @@ def evaluate(
         log.accuracy(accuracy, outcome.samples)
     log.event("tracked_stats", {"skipped_steps": skipped}, samples_count=outcome.samples)
     progress.evaluated(outcome.samples, accuracy)
-    if round(accuracy, 5) == round(outcome.accuracy, 5):
-        progress.say(f"warning: the accuracy is that of the last evaluation; {skipped} of {step} steps were skipped")
-    outcome.accuracy = accuracy
+    outcome.accuracies.append(accuracy)
+    if is_stuck(outcome.accuracies):
+        progress.say(f"warning: three evaluations gave one accuracy, the model does not train; {skipped} skipped steps")
     outcome.reached = accuracy >= config.target_accuracy
 
 

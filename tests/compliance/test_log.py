@@ -104,7 +104,7 @@ def write_full_log(path: Path, division: str, target: float = 0.72) -> None:
                 with log.evaluation(samples):
                     log.accuracy(accuracy, samples)
                 log.event("tracked_stats", {"skipped_steps": 0}, samples_count=samples)
-                outcome.samples, outcome.accuracy = samples, accuracy
+                outcome.samples = samples
             outcome.reached = True
 
 
@@ -334,7 +334,7 @@ def test_an_exception_stops_the_run_once_as_aborted_though_the_target_was_reache
 
 def test_a_run_that_reached_nothing_is_aborted_with_its_reason(tmp_path: Path) -> None:
     with RunLog(tmp_path / "log").run_phase(eval_samples=1) as outcome:
-        outcome.accuracy = 0.99
+        outcome.accuracies.append(0.99)
     metadata = only(tmp_path / "log", "run_stop")["metadata"]
     assert (metadata["status"], metadata["reason"]) == ("aborted", "target not reached")
 

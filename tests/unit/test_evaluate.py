@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.evaluate import deal_evaluation
+from benchmarks.bert.evaluate import deal_evaluation, is_stuck
 from benchmarks.bert.schedule import EvaluationSchedule, rule_interval
 
 MAX_LENGTH = 512
@@ -99,3 +99,17 @@ def test_the_rules_interval_for_the_batches_of_public_runs(global_batch: int, in
 def test_the_rules_interval_is_free_of_rounding_errors() -> None:
     for batch in range(1, 30_000):
         assert rule_interval(batch) == (23023 * batch + 300_000_000) // 50_000_000 * 25_000
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "stuck"),
+    [
+        ([], False),
+        ([0.34085] * 2, False),
+        ([0.34085, 0.34085, 0.3409], False),
+        ([0.2, 0.340851, 0.340849, 0.34085], True),
+    ],
+)
+def test_a_model_that_does_not_train_is_noticed(accuracies: list[float], stuck: bool) -> None:
+    """Known fault 63."""
+    assert is_stuck(accuracies) == stuck
