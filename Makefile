@@ -3,10 +3,10 @@ python = $$(./setup.sh --tools)
 
 .PHONY: test lint format data
 test:
-	@python=$(python) && PYTHON=$$python $$python -m pytest $(TESTS)
+	@python=$(python) && PYTHON="$$python" "$$python" -m pytest $(TESTS)
 lint:
-	@python=$(python) && $$python -m ruff check . && $$python -m ruff format --check . && $$python -m mypy
+	@python=$(python) && "$$python" -m ruff check . && "$$python" -m ruff format --check . && "$$python" -m mypy
 format:
-	@python=$(python) && $$python -m ruff format . && $$python -m ruff check --fix .
+	@python=$(python) && "$$python" -m ruff format . && "$$python" -m ruff check --fix .
 data:
 	@./init_datasets.sh

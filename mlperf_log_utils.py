@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import inspect
 import json
 import logging
@@ -15,6 +16,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +26,7 @@ from mlperf_logging.mllog import constants
 from mlperf_logging.mllog.mllog import MLLogger
 
 _ROOT = re.escape(str(Path(__file__).resolve().parent))  # mllog takes the prefix to trim as a regular expression
+_LAST_WORDS_S = 10.0  # above the time that a dying writer takes (benchmarks/bert/shutdown.py)
 _OWN_FILES = {__file__, contextlib.__file__}
 
 
@@ -42,14 +45,17 @@ class Outcome:
 
 
 class RunLog:
-    """One run's log, a file that must not exist yet.
+    """One run's log.
 
     With `path=None`, as on every rank but the first, it writes nothing and costs nothing.
     """
 
-    def __init__(self, path: Path | None, mode: str = "x") -> None:
-        self._file = _ResultFile(path, mode) if path is not None else None
-        self._lock = threading.Lock()
+    def __init__(self, path: Path | None) -> None:
+        """Raises FileExistsError where `path` holds anything or another process writes it; an empty file is free."""
+        self._file = _ResultFile(path) if path is not None else None
+        if self._file and self._file.holds_records:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        self._lock = threading.RLock()
         self._running: Outcome | None = None  # between run_start and run_stop
 
     def event(self, key: str, value: Any = None, **metadata: Any) -> None:
@@ -58,9 +64,14 @@ class RunLog:
 
     @contextlib.contextmanager
     def init_phase(self) -> Iterator[None]:
-        """init_start … init_stop; an exception leaves the phase, and so the log, without its stop."""
+        """init_start … init_stop. An exception removes the log: no run began, so there is no result to keep."""
         self._emit("start", constants.INIT_START)
-        yield
+        try:
+            yield
+        except BaseException:
+            if self._file:
+                self._file.remove()
+            raise
         self._emit("end", constants.INIT_STOP)
 
     @contextlib.contextmanager
@@ -101,22 +112,28 @@ class RunLog:
 
     def abort(self, reason: str) -> None:
         """End an open run as aborted, from any thread: for a process whose main thread cannot be reached."""
-        with self._lock:
+        if not self._lock.acquire(timeout=1):  # the main thread hangs in writing a record
+            return
+        try:
             if self._running is not None:
                 self._running.reached = False
                 self._running.reason = reason
                 self._stop_run(self._running)
+        finally:
+            self._lock.release()
 
     def _stop_run(self, outcome: Outcome) -> None:
         self._running = None
         metadata = {"status": outcome.status} | ({} if outcome.reached else {"reason": outcome.reason})
         self._emit("end", constants.RUN_STOP, metadata=metadata)
         if self._file:
-            self._file.sync()
+            self._file.finish()
+            self._file = None
 
     def _emit(self, kind: str, key: str, value: Any = None, metadata: dict[str, Any] | None = None) -> None:
-        if self._file:
-            getattr(self._file.mllogger, kind)(key, value, metadata or {}, stack_offset=1 + _frames_to_caller())
+        with self._lock:
+            if self._file:
+                getattr(self._file.mllogger, kind)(key, value, metadata or {}, stack_offset=1 + _frames_to_caller())
 
 
 def _frames_to_caller() -> int:
@@ -128,14 +145,20 @@ def _frames_to_caller() -> int:
 class _ResultFile(logging.Handler):
     """A file of whole lines that raises when it cannot take one (mllog's own handlers would drop it in silence)."""
 
-    def __init__(self, path: Path, mode: str) -> None:
+    def __init__(self, path: Path, wait_s: float = 0.0) -> None:
+        """`wait_s` is for how long to wait for another writer to end."""
         super().__init__()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:  # the folder is a file; for `path` itself this error says that it exists
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent)) from error
         self._path = path
-        self._stream = open(path, f"{mode}b", buffering=0)  # noqa: SIM115 - open as long as the run
+        self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the run
+        deadline = time.monotonic() + wait_s
+        while not self._lock():
+            if time.monotonic() >= deadline:
+                raise FileExistsError(errno.EEXIST, "another process is writing it", str(path))
+            time.sleep(0.1)
         logger = logging.Logger(str(path), logging.INFO)
         logger.addHandler(self)
         self.mllogger = MLLogger(logger, root_dir=_ROOT)
@@ -152,21 +175,42 @@ class _ResultFile(logging.Handler):
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
-    def sync(self) -> None:
+    def _lock(self) -> bool:
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    @property
+    def holds_records(self) -> bool:
+        return os.path.getsize(self._path) > 0
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """Put it on the disk and let it go."""
         os.fsync(self._stream.fileno())
+        self._stream.close()
 
 
 def close_log(path: Path) -> bool:
-    """End a log whose writer was killed: append run_stop, aborted, to a run that has none. Tells whether it did."""
+    """End a log whose writer was killed: append run_stop, aborted, to a run that has none. Tells whether it did.
+
+    Raises FileExistsError where the writer still lives after a few seconds.
+    """
     with open(path, encoding="latin-1") as file:
         lines = file.readlines()
     keys = [_key(line) for line in lines]
     if constants.RUN_START not in keys or constants.RUN_STOP in keys:
         return False
+    log = RunLog(None)
+    log._file = _ResultFile(path, wait_s=_LAST_WORDS_S)
     if not lines[-1].endswith("\n"):  # killed inside a record
         with open(path, "ab") as file:
             file.write(b"\n")
-    RunLog(path, mode="a")._stop_run(Outcome(reason="the process that wrote this log was killed"))
+    log._stop_run(Outcome(reason="the process that wrote this log was killed"))
     return True
 
 
@@ -181,4 +225,7 @@ def _key(line: str) -> str | None:
 if __name__ == "__main__":
     if len(sys.argv) != 3 or sys.argv[1] != "close":
         sys.exit("usage: python -m mlperf_log_utils close LOG")
-    close_log(Path(sys.argv[2]))
+    try:
+        close_log(Path(sys.argv[2]))
+    except OSError as error:
+        sys.exit(f"error: {sys.argv[2]}: {error.strerror}")

@@ -8,25 +8,26 @@
 # Sets itself up where nothing is there yet (setup.sh, init_datasets.sh). Exit status: 0 the target was reached and the
 # log passes, 1 not, 2 the input was refused, 128 + n ended by signal n.
 set -euo pipefail
+unset CDPATH
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 
 say() { printf '%s\n' "$*" >&2; }
 
-# The file's values, except where the caller's environment has its own.
 export CONFIG=${CONFIG:-config_CPU_1x2x8x1.sh}
 [[ $CONFIG == */* ]] || CONFIG=./$CONFIG # `source` would look for a bare name in PATH
 if [[ ! -f $CONFIG || ! -r $CONFIG ]]; then
   say "error: CONFIG=$CONFIG: no such file; take one of: $(echo config_*.sh)"
   exit 2
 fi
-callers=$(export -p)
+PYTHON=$(./setup.sh)
+export PYTHON PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+"$PYTHON" -m benchmarks.bert.config || exit 2
+
+# The file, now known to hold nothing but exports; then again what the caller's environment had set.
+callers=$(export -p | grep -v '^declare -[A-Za-z]*r[A-Za-z]* ')
 # shellcheck source=config_CPU_1x2x8x1.sh
 source "$CONFIG"
 eval "$callers"
-
-PYTHON=$(./setup.sh)
-export PYTHON
-"$PYTHON" -m benchmarks.bert.config || exit 2
 
 data_dir=${DATA_DIR:-data/kjv}
 if [[ $data_dir == data/kjv && ! (-f $data_dir/train/manifest.json && -f $data_dir/eval/manifest.json) ]]; then
@@ -34,10 +35,25 @@ if [[ $data_dir == data/kjv && ! (-f $data_dir/train/manifest.json && -f $data_d
   ./init_datasets.sh >&2
 fi
 
-if [[ -z ${RESULT_FILE:-} ]]; then
+# The result file is claimed by creating it, so that trials side by side take different ones and none takes an old one.
+claim() { (set -o noclobber && : >"$1") 2>/dev/null; }
+if [[ -n ${RESULT_FILE:-} ]]; then
+  [[ $RESULT_FILE != -* ]] || RESULT_FILE=./$RESULT_FILE
+  if ! { mkdir -p -- "$(dirname -- "$RESULT_FILE")" && claim "$RESULT_FILE"; }; then
+    say "error: RESULT_FILE=$RESULT_FILE: exists or cannot be created; a result is never overwritten"
+    exit 2
+  fi
+else
   folder=results/${SUBMISSION_PLATFORM:-none}
   trial=0
-  while [[ -e $folder/result_$trial.txt ]]; do trial=$((trial + 1)); done
+  mkdir -p "$folder"
+  until claim "$folder/result_$trial.txt"; do
+    if [[ ! -e $folder/result_$trial.txt ]]; then
+      say "error: $folder/result_$trial.txt: cannot create it"
+      exit 2
+    fi
+    trial=$((trial + 1))
+  done
   RESULT_FILE=$folder/result_$trial.txt
 fi
 export RESULT_FILE
@@ -78,8 +94,11 @@ done
 trap - HUP INT TERM
 ((received == 0 || status == 0)) || status=$((128 + received))
 
-[[ -e $RESULT_FILE && $status != 2 ]] || exit "$((status ? status : 1))"
+[[ -s $RESULT_FILE ]] || rm -f -- "$RESULT_FILE" # no run began
+if [[ $status == 2 || ! -e $RESULT_FILE ]]; then
+  exit "$((status ? status : 1))"
+fi
 "$PYTHON" -m mlperf_log_utils close "$RESULT_FILE"
 verdict=0
-"$PYTHON" -m tools.verify --ruleset "${RULESET:-5.0.0}" "$RESULT_FILE" || verdict=$?
+"$PYTHON" -m tools.verify --ruleset "${RULESET:-5.0.0}" -- "$RESULT_FILE" || verdict=$?
 exit "$((status ? status : verdict))"

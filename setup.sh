@@ -7,6 +7,7 @@
 # PYTHON, if set, is taken as it is. A python3 on PATH that has the packages (a container, a cluster's module) is used
 # and nothing is installed. Else a virtual environment is made in VENV (.venv) from the pinned requirements, once.
 set -euo pipefail
+unset CDPATH
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 
 venv=${VENV:-.venv}

@@ -9,8 +9,9 @@ import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from tools.verify.log import Record, UnreadableLogError, read_log
+from tools.verify.log import Record, read_log
 
 _HYPERPARAMETERS = (
     "opt_name",
@@ -23,42 +24,53 @@ _HYPERPARAMETERS = (
     "opt_lamb_weight_decay_rate",
     "target_accuracy",
 )
+_OF_ONE_TRIAL = ("SEED", "RESULT_FILE", "CLEAR_CACHES", "CACHES_CLEARED", "DATA_DIR")  # may differ between runs
 
 
 def main() -> int:
     try:
-        points = reference_points([read_log(Path(name)) for name in sys.argv[1:]])
-    except (UnreadableLogError, ValueError) as error:
+        points = reference_points({name: read_log(Path(name)) for name in sys.argv[1:]})
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(json.dumps(points, indent=1))
     return 0
 
 
-def reference_points(runs: list[list[Record]]) -> dict[str, object]:
-    """One entry for the runs' batch size. Raises ValueError unless all succeeded with the same hyperparameters."""
+def reference_points(runs: dict[str, list[Record]]) -> dict[str, object]:
+    """One entry for the runs' batch size. Raises ValueError, naming the log, unless all succeeded alike configured."""
     if not runs:
         raise ValueError("no logs; usage: python -m tools.reference LOG...")
-    last = [{record.key: record for record in run} for run in runs]
-    if failed := [index for index, run in enumerate(last) if run["run_stop"].metadata.get("status") != "success"]:
-        raise ValueError(f"logs {failed} (counted from 0) did not reach the target")
-    settings = [{key: run[key].value for key in (*_HYPERPARAMETERS, "global_batch_size")} for run in last]
-    if any(other != settings[0] for other in settings):
-        raise ValueError("the logs are of different configurations")
-    batch = settings[0].pop("global_batch_size")
-    started = datetime.fromtimestamp(last[0]["run_start"].time_ms / 1000, UTC)
+    last = {name: {record.key: record for record in records} for name, records in runs.items()}
+    for name, run in last.items():
+        if "run_stop" not in run or run["run_stop"].metadata.get("status") != "success":
+            raise ValueError(f"{name}: this run did not reach its target; leave it out or find out why")
+        if missing := [key for key in ("configuration", "train_samples", *_HYPERPARAMETERS) if key not in run]:
+            raise ValueError(f"{name}: it lacks {', '.join(missing)}; only this project's logs will do")
+    (first_name, first), *others = last.items()
+    for name, run in others:
+        if differing := [key for key, value in _configured(run).items() if value != _configured(first).get(key)]:
+            raise ValueError(f"{name}: its {', '.join(differing)} differ from those of {first_name}")
+    batch = first["global_batch_size"].value
+    started = datetime.fromtimestamp(first["run_start"].time_ms / 1000, UTC)
     return {
         f"bert_ref_{batch}": {
             "Benchmark": "bert",
             "Creator": "this project",
             "When": f"{started:%Y-%m}",
-            "Platform": last[0]["submission_platform"].value,
+            "Platform": first["submission_platform"].value,
             "BS": batch,
-            "Hyperparams": settings[0],
-            "Seeds": [run["seed"].value for run in last],
-            "Epochs to converge": [run["train_samples"].value for run in last],
+            "Hyperparams": {key: first[key].value for key in _HYPERPARAMETERS},
+            "Seeds": [run["seed"].value for run in last.values()],
+            "Epochs to converge": [run["train_samples"].value for run in last.values()],
         }
     }
+
+
+def _configured(run: dict[str, Record]) -> dict[str, Any]:
+    """Every variable of the run that makes it what it is."""
+    variables = run["configuration"].value
+    return {name: entry["value"] for name, entry in variables.items() if name not in _OF_ONE_TRIAL}
 
 
 if __name__ == "__main__":

@@ -46,26 +46,35 @@ class ConfigError(ValueError):
     """The configuration cannot be used; the message has one line for each problem."""
 
 
-def _least(low: float) -> Callable[[Any], str | None]:
-    return lambda value: None if value >= low else f"at least {low}"
+@dataclass(frozen=True)
+class Check:
+    """What a variable may be."""
+
+    allowed: str  # in words
+    accepts: Callable[[Any], bool]
 
 
-def _between(low: float, high: float) -> Callable[[Any], str | None]:
+_ANY = Check("", lambda _: True)
+_MOST_0 = Check("at most 0", lambda value: value <= 0)
+_POSITIVE = Check("above 0", lambda value: value > 0)
+
+
+def _least(low: int) -> Check:
+    return Check(f"at least {low}", lambda value: value >= low)
+
+
+def _between(low: float, high: float) -> Check:
     """Open at the top: `low` is allowed, `high` is not."""
-    return lambda value: None if low <= value < high else f"from {low} to below {high}"
+    return Check(f"from {low} to below {high}", lambda value: low <= value < high)
 
 
-def _positive(value: float) -> str | None:
-    return None if 0 < value < float("inf") else "above 0"
-
-
-def _one_of(names: Iterable[str]) -> Callable[[Any], str | None]:
+def _one_of(names: Iterable[str]) -> Check:
     allowed = tuple(names)
-    return lambda value: None if value in allowed else f"one of {', '.join(allowed)}"
+    return Check(f"one of {', '.join(allowed)}", lambda value: value in allowed)
 
 
-def _var(default: Any, what: str, accept: Callable[[Any], str | None] = lambda _: None) -> Any:
-    return field(default=default, metadata={"what": what, "accept": accept})
+def _var(default: Any, what: str, check: Check = _ANY) -> Any:
+    return field(default=default, metadata={"what": what, "check": check})
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ class Config:
     device: str = _var(
         "auto", "where tensors live; auto takes CUDA where there is one", _one_of(("auto", "cpu", "cuda"))
     )
-    collective_timeout_s: int = _var(120, "seconds until a collective that hangs ends the run", _least(1))
+    collective_timeout_s: int = _var(120, "seconds until a collective that hangs ends the run", _between(1, 1_000_000))
     clear_caches: bool = _var(False, "try to drop the page caches before the run (needs root)")
     caches_cleared: bool = _var(False, "whether this node's launcher did drop them; set by run_and_time.sh")
     # Data
@@ -98,7 +107,7 @@ class Config:
     ffn_size: int = _var(4096, "width of the feed-forward part", _least(1))
     dropout: float = _var(0.1, "probability to drop", _between(0.0, 1.0))
     initialisation: str = _var("standard", "initial weights", _one_of(INITIALISATIONS))
-    init_std: float = _var(0.02, "standard deviation of initial weights", _positive)
+    init_std: float = _var(0.02, "standard deviation of initial weights", _POSITIVE)
     attention: str = _var("auto", "attention implementation", _one_of(ATTENTIONS))
     precision: str = _var("fp32", "arithmetic of forward and backward", _one_of(PRECISIONS))
     # Batch
@@ -106,20 +115,22 @@ class Config:
     gradient_accumulation_steps: int = _var(1, "micro-batches that BATCH_SIZE is cut into", _least(1))
     # Optimizer
     optimizer: str = _var("adam", "optimizer", _one_of(OPTIMIZERS))
-    learning_rate: float = _var(4e-4, "peak learning rate", _positive)
+    learning_rate: float = _var(4e-4, "peak learning rate", _POSITIVE)
     end_learning_rate: float = _var(0.0, "learning rate after the decay", _least(0))
     beta_1: float = _var(0.9, "decay of the first moment", _between(0.0, 1.0))
     beta_2: float = _var(0.999, "decay of the second moment", _between(0.0, 1.0))
-    epsilon: float = _var(1e-6, "added to the root of the second moment", _positive)
+    epsilon: float = _var(1e-6, "added to the root of the second moment", _POSITIVE)
     weight_decay: float = _var(0.01, "decoupled decay of matrices", _least(0))
     warmup_steps: int = _var(0, "steps of linear warm-up, counted from START_WARMUP_STEP", _least(0))
-    start_warmup_step: int = _var(0, "a negative value starts part of the way up")
+    start_warmup_step: int = _var(0, "a negative value starts part of the way up", _MOST_0)
     decay_steps: int = _var(0, "step at which the decay ends; 0 means MAX_STEPS", _least(0))
-    decay_power: float = _var(1.0, "power of the polynomial decay", _positive)
+    decay_power: float = _var(1.0, "power of the polynomial decay", _POSITIVE)
     max_steps: int = _var(100_000, "give up after so many steps", _least(1))
     clip: str = _var("bucket_before", "gradient clipping", _one_of(CLIPS))
-    max_norm: float = _var(1.0, "norm that the clipped gradient may have", _positive)
-    bucket_mb: float = _var(25.0, "size of a gradient bucket, MiB", _positive)
+    max_norm: float = _var(1.0, "norm that the clipped gradient may have", _POSITIVE)
+    bucket_mb: float = _var(
+        25.0, "size of a gradient bucket, MiB", Check("above 0, to 10000", lambda value: 0 < value <= 10_000)
+    )
     # Evaluation
     target_accuracy: float = _var(0.72, "masked-LM accuracy to reach", _between(0.0, 1.0))
     eval_start_samples: int = _var(0, "samples before the first evaluation; 0 means one interval", _least(0))
@@ -175,7 +186,8 @@ def load(environment: Mapping[str, str] = os.environ) -> Config:
             problems.append(f"{name}={text!r} (from {sources[name]}): {error}")
     launcher = {name: environment[name] for name in TORCHRUN if name in environment}
     config = Config(**values, sources=MappingProxyType(sources), launcher=MappingProxyType(launcher))
-    problems = problems or _problems(config)
+    problems += _problems(config)
+    problems = problems or _contradictions(config)  # which would be judged on defaults where a value is no good
     if problems:
         raise ConfigError("\n".join(problems))
     return _derived(config)
@@ -210,8 +222,8 @@ def _convert(text: str, kind: type) -> Any:
         raise ValueError("expected 0 or 1")
     if kind in (int, float):
         expected = "a whole number" if kind is int else "a number"
-        if not re.fullmatch(r"-?\d+" if kind is int else r"[-+.\deE]+", text, re.ASCII):
-            raise ValueError(f"expected {expected}")  # Python would take 1_000 and " 8", the shell would not
+        if not re.fullmatch(r"0|-?[1-9]\d*" if kind is int else r"[-+.\deE]+", text, re.ASCII):
+            raise ValueError(f"expected {expected}")  # Python and the shell read 1_000 and 010 differently
         try:
             value = kind(text)
         except ValueError:
@@ -228,10 +240,11 @@ def _problems(config: Config) -> list[str]:
     problems = []
     for name, variable in VARIABLES.items():
         value = getattr(config, variable.name)
-        if expected := variable.metadata["accept"](value):
+        check: Check = variable.metadata["check"]
+        if not check.accepts(value):
             source = config.sources.get(name, "default")
-            problems.append(f"{name}={value} (from {source}): {variable.metadata['what']}; must be {expected}")
-    return problems or _contradictions(config)
+            problems.append(f"{name}={value} (from {source}): {variable.metadata['what']}; must be {check.allowed}")
+    return problems
 
 
 def _contradictions(config: Config) -> list[str]:
@@ -290,16 +303,18 @@ def _derived(config: Config) -> Config:
 def main() -> int:
     """Check the environment's configuration and start nothing: exit status 0, or 2 with the problems.
 
-    With the argument `list`, print every variable with its default and meaning.
+    With the argument `list`, print every variable with its present value, its meaning and what it may be.
     """
-    if sys.argv[1:] == ["list"]:
-        for name, variable in VARIABLES.items():
-            print(f"{name:28} {variable.default!s:22} {variable.metadata['what']}")
-        return 0
+    if sys.argv[1:] not in ([], ["list"]):
+        return complain("usage: python -m benchmarks.bert.config [list]", REFUSED)
     try:
-        load()
+        config = load()
     except ConfigError as error:
         return complain(error, REFUSED)
+    for name, variable in VARIABLES.items() if sys.argv[1:] else ():
+        allowed = variable.metadata["check"].allowed
+        meaning = variable.metadata["what"] + (f" ({allowed})" if allowed else "")
+        print(f"{name:28} {getattr(config, variable.name)!s:22} {meaning}")
     return 0
 
 

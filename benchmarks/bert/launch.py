@@ -16,6 +16,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from benchmarks.bert.complaint import FAILED, REFUSED, complain
 from benchmarks.bert.config import ConfigError, load
+from benchmarks.bert.shutdown import end_with_parent
 
 _WATCH_EVERY_S = 0.1
 _KILL_AFTER_S = 6  # what a signal did not end: above the ranks' own grace (shutdown.py)
@@ -23,6 +24,7 @@ _KILL_AFTER_S = 6  # what a signal did not end: above the ranks' own grace (shut
 
 def main() -> int:
     """Exit status: the ranks' own where it is a refusal or an interruption, else 1."""
+    end_with_parent()
     try:
         config = load()
     except ConfigError as error:
@@ -57,8 +59,12 @@ def _report(error: ChildFailedError) -> int:
     _, first = error.get_first_failure()
     for rank, failure in sorted(error.failures.items()):
         if failure.exitcode < 0 and _is_cause(failure, first):
-            complain(f"rank {rank} was killed by {signal.Signals(-failure.exitcode).name}", FAILED)
+            complain(f"rank {rank} was killed by {_name(-failure.exitcode)}", FAILED)
     return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _is_cause(failure: ProcessFailure, first: ProcessFailure) -> bool:

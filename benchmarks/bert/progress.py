@@ -37,7 +37,7 @@ class Progress:
         rate = step / (now - self._started)
         line = (
             f"step {step:,}/{self._max_steps:,}  loss {loss.item():.3f}  accuracy {self._accuracy}  "
-            f"{rate * self._global_batch:,.0f} samples/s  at most {_clock((self._max_steps - step) / rate)} left"
+            f"{rate * self._global_batch:,.0f} samples/s  {_clock((self._max_steps - step) / rate)} to the last step"
         )
         self._stream.write(f"\r\x1b[K{line}" if self._live else f"{line}\n")
         self._stream.flush()

@@ -45,15 +45,17 @@ def main() -> int:
         config = load()
         world = from_launcher(config.launcher)
         check_world(world, num_nodes=config.num_nodes, ranks_per_node=config.ranks_per_node)
+        device = choose_device(config.device, world.local_rank)
         log = RunLog(config.result_file if world.is_main else None)
     except REFUSALS as error:
         return complain(error, REFUSED)
     except FileExistsError:
-        return complain(f"RESULT_FILE={config.result_file}: exists; a result is never overwritten", REFUSED)
+        return complain(
+            f"RESULT_FILE={config.result_file}: holds a result or is being written; it is never overwritten", REFUSED
+        )
     except OSError as error:
         return complain(f"RESULT_FILE={config.result_file}: cannot write it ({error.strerror})", REFUSED)
     progress = Progress(config.max_steps, config.global_batch, config.target_accuracy) if world.is_main else Silent()
-    device = choose_device(config.device, world.local_rank)
     try:
         with interruptible(log.abort) as check_signals, process_group(world, device, config.collective_timeout_s):
             outcome = run(config, world, device, log, progress, check_signals)
@@ -90,10 +92,11 @@ def run(
         check_agreement([config.common(), training.manifest, held_out.manifest, np.__version__, torch.__version__])
         layout = Layout(config.num_nodes, config.ranks_per_node, config.batch_size)
         check_plan(len(training.lengths), layout)
-        num_vocabulary = count_vocabulary(config.data_dir / "vocab.txt", training)
+        num_vocabulary = count_vocabulary(config.data_dir / "vocab.txt", training, held_out)
         trainer = build_trainer(config, world, device, seed, num_vocabulary)
         num_buckets = trainer.gradient.num_buckets
         record_hyperparameters(log, config, trainer.optimizer, trainer.learning_rate, num_buckets)
+        progress.say(f"seed {seed}, {device}, {num_buckets} gradient buckets; the log is {config.result_file}")
         dist.barrier()
         check_signals()
     run_phase = log.run_phase(eval_samples=len(held_out.lengths))

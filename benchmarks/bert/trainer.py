@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.bert.comm.hook import BucketClip, max_norm_of
-from benchmarks.bert.config import Config
+from benchmarks.bert.config import Config, ConfigError
 from benchmarks.bert.data.batch import synthetic_batch
 from benchmarks.bert.loss import pretraining_loss
 from benchmarks.bert.model.attention import choose_attention
@@ -71,10 +71,15 @@ def build_trainer(config: Config, world: World, device: torch.device, seed: int,
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:
-    """`auto` is this rank's GPU where torch finds one, else the CPU."""
-    if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
-        return torch.device("cuda", local_rank)
-    return torch.device("cpu")
+    """`auto` is this rank's GPU where torch finds one, else the CPU. Raises ConfigError where there is no such GPU."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if local_rank >= (found := torch.cuda.device_count()):
+        raise ConfigError(
+            f"DEVICE={name}: local rank {local_rank} has no GPU, torch finds {found}; "
+            "lower RANKS_PER_NODE or set DEVICE=cpu"
+        )
+    return torch.device("cuda", local_rank)
 
 
 def choose_precision(name: str, device: torch.device) -> Precision:

@@ -387,24 +387,48 @@ def test_abort_outside_a_run_writes_nothing(tmp_path: Path) -> None:
     assert keys_of(path).count("run_stop") == 1
 
 
-def test_an_exception_in_init_leaves_no_init_stop_and_no_run(tmp_path: Path) -> None:
+def test_an_exception_in_init_leaves_no_log(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "log")
     with pytest.raises(ValueError, match="boo"), log.init_phase():
         raise ValueError("boo")
-    assert keys_of(tmp_path / "log") == ["init_start"]
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_log_that_holds_records_is_refused_and_an_empty_file_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "log").touch()
+    log = RunLog(tmp_path / "log")
+    log.event("seed", 1)
+    release(log)
+    with pytest.raises(FileExistsError):
+        RunLog(tmp_path / "log")
+    assert keys_of(tmp_path / "log") == ["seed"]
+
+
+def test_a_log_that_is_being_written_is_refused_and_not_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlperf_log_utils._LAST_WORDS_S", 0.2)
+    log = RunLog(tmp_path / "log")
+    with pytest.raises(FileExistsError):
+        RunLog(tmp_path / "log")
+    log._emit("start", "run_start")
+    with pytest.raises(FileExistsError):
+        close_log(tmp_path / "log")
+    assert keys_of(tmp_path / "log") == ["run_start"]
+
+
+def release(log: RunLog) -> None:
+    """What the kernel does when the writer is killed."""
+    assert log._file
+    log._file._stream.close()
 
 
 # --- what cannot be written is an error
 
 
-def full_disk() -> RunLog:
-    return RunLog(Path("/dev/full"), mode="a")
-
-
 def test_a_record_that_the_disk_refuses_raises_and_names_the_file() -> None:
+    log = RunLog(Path("/dev/full"))
     with pytest.raises(OSError, match=r"No space left on device.*/dev/full"):
-        full_disk().event("seed", 1)
-    with pytest.raises(OSError, match=r"No space left on device.*/dev/full"), full_disk().run_phase(eval_samples=1):
+        log.event("seed", 1)
+    with pytest.raises(OSError, match=r"No space left on device.*/dev/full"), log.run_phase(eval_samples=1):
         pass
 
 
@@ -428,6 +452,7 @@ def test_the_text_run_stop_inside_another_record_is_no_run_stop(tmp_path: Path) 
     log.event("configuration", {"RESULT_FILE": {"value": "results/run_stop.txt", "key": "run_stop"}}, why="run_stop")
     log._emit("start", "run_start")
     log.event("tracked_stats", "run_stop", run_stop="run_stop")
+    release(log)
     assert [record.key for record in read_log(path)] == ["configuration", "run_start", "tracked_stats"]
     assert "0 records of run_stop, expected exactly 1" in own_findings(read_log(path))
     assert close_log(path)
@@ -445,7 +470,7 @@ def open_run(path: Path) -> RunLog:
 
 def test_a_killed_writers_log_gets_its_run_stop_aborted_and_only_once(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    open_run(path)
+    release(open_run(path))
     assert close_log(path)
     assert not close_log(path)
     assert keys_of(path) == ["run_start", "run_stop"]
@@ -459,7 +484,9 @@ def test_a_log_that_was_killed_inside_a_record_keeps_the_torn_line_apart_and_is_
     tmp_path: Path, cut: int
 ) -> None:
     path = tmp_path / "log"
-    open_run(path).event("tracked_stats", {"skipped_steps": 0})
+    log = open_run(path)
+    log.event("tracked_stats", {"skipped_steps": 0})
+    release(log)
     whole = path.read_text()
     path.write_text(whole[:-cut])
     assert close_log(path)
@@ -481,7 +508,7 @@ def test_a_closed_or_never_started_log_is_left_as_it_is(full_logs: dict[str, Pat
 
 def test_close_from_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    open_run(path)
+    release(open_run(path))
     command = [sys.executable, "-m", "mlperf_log_utils", "close", str(path)]
     assert subprocess.run(command, cwd=ROOT, timeout=30).returncode == 0
     assert keys_of(path) == ["run_start", "run_stop"]

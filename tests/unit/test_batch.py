@@ -101,14 +101,17 @@ def memory_store(count: int, seen: Callable[[Sequence[int]], None] = lambda _: N
     return SimpleNamespace(pack=pack_numbers)
 
 
-def disk_store(folder: Path, shards: list[list[Sample]], max_length: int = 16) -> SampleStore:
+def disk_store(
+    folder: Path, shards: list[list[Sample]], max_length: int = 16, told: list[int] | None = None
+) -> SampleStore:
+    """`told` are the lengths that the folder's index claims, in place of the true ones."""
     written = []
     for i, rows in enumerate(shards):
         checksum = write_shard(folder / f"{i}.h5", to_arrays(rows), vocabulary_sha256=VOCABULARY, recipe="")
         written.append((f"{i}.h5", len(rows), checksum))
     lengths = [len(row.tokens) for rows in shards for row in rows]
     manifest = Manifest(len(lengths), sum(lengths), max_length, 5, VOCABULARY, "", "", tuple(written))
-    return SampleStore(folder, manifest, max_length=max_length)
+    return SampleStore(folder, manifest, np.array(told or lengths, np.uint16), max_length=max_length)
 
 
 def loader_threads() -> list[threading.Thread]:
@@ -188,6 +191,14 @@ def test_a_synthetic_batch_is_a_valid_pack() -> None:
         assert getattr(batch, name).dtype == torch.int64, name
     assert batch.layout.lengths == again.layout.lengths
     assert torch.equal(batch.layout.cu_lengths, again.layout.cu_lengths)
+
+
+@pytest.mark.parametrize("told", [[3, 4, 5, 6], [3, 4, 5, 6, 8], [4, 3, 5, 6, 7]])
+def test_lengths_that_are_not_the_shards_are_refused(tmp_path: Path, told: list[int]) -> None:
+    rows = numbered(5)
+    disk_store(tmp_path, [rows[:2], rows[2:]], told=[3, 4, 5, 6, 7])
+    with pytest.raises(ShardError, match="number or lengths"):
+        disk_store(tmp_path, [rows[:2], rows[2:]], told=told)
 
 
 def test_a_store_finds_samples_across_shard_borders_and_empty_shards(tmp_path: Path) -> None:

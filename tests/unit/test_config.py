@@ -336,7 +336,7 @@ def test_a_first_evaluation_beyond_the_run_is_refused_with_the_numbers() -> None
 def test_what_ranks_must_agree_on_is_all_but_what_a_node_finds_out_itself() -> None:
     one, other = (load({"CACHES_CLEARED": text, "BATCH_SIZE": "8"}) for text in "01")
     assert one.common() == other.common()
-    assert set(one.common()) == set(VARIABLES) - {"CACHES_CLEARED"}
+    assert set(one.common()) == set(VARIABLES) - {"CACHES_CLEARED", "CLEAR_CACHES", "RESULT_FILE"}
     assert load({"BATCH_SIZE": "4"}).common() != one.common()
 
 
@@ -415,7 +415,30 @@ def test_every_variable_is_listed_with_its_meaning(
     assert config_module.main() == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(VARIABLES)
-    assert all(line.endswith(v.metadata["what"]) for line, v in zip(lines, VARIABLES.values(), strict=True))
+    for line, variable in zip(lines, VARIABLES.values(), strict=True):
+        assert variable.metadata["what"] in line
+        assert variable.metadata["check"].allowed in line
+
+
+def test_the_list_shows_the_configuration_that_a_run_would_have(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["config", "list"])
+    monkeypatch.setattr(config_module, "load", lambda: load({"BATCH_SIZE": "24"}))
+    assert config_module.main() == 0
+    assert "24" in next(line for line in capsys.readouterr().out.splitlines() if line.startswith("BATCH_SIZE"))
+
+
+@pytest.mark.parametrize(
+    "variables", [{"START_WARMUP_STEP": "1"}, {"RANKS_PER_NODE": "08"}, {"BATCH_SIZE": "1_0"}, {"BUCKET_MB": "1e300"}]
+)
+def test_values_that_would_break_a_run_or_read_differently_in_the_shell_are_refused(variables: dict[str, str]) -> None:
+    [problem] = problems_of(variables)
+    assert next(iter(variables)) in problem
+
+
+def test_a_value_that_is_no_number_hides_no_other_problem() -> None:
+    assert len(problems_of({"SEED": "abc", "LOADING": "foo", "RANKS_PER_NODE": "0"})) == 3
 
 
 def test_no_other_module_reads_the_environment() -> None:

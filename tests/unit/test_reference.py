@@ -10,30 +10,48 @@ from tools.reference import _HYPERPARAMETERS, reference_points
 from tools.verify.log import Record
 
 
-def run(seed: int, samples: int, *, status: str = "success", **values: Any) -> list[Record]:
-    settings = dict.fromkeys(_HYPERPARAMETERS, 1) | {"global_batch_size": 16, "submission_platform": "CPU"} | values
-    logged = settings | {"seed": seed, "run_start": None, "train_samples": samples}
+def run(seed: int, samples: int, *, status: str = "success", **variables: Any) -> list[Record]:
+    configuration = {"NUM_LAYERS": 2, "SEED": seed, "RESULT_FILE": f"result_{seed}.txt"} | variables
+    logged = dict.fromkeys(_HYPERPARAMETERS, 1) | {
+        "global_batch_size": 16,
+        "submission_platform": "CPU",
+        "configuration": {name: {"value": value, "source": "default"} for name, value in configuration.items()},
+        "seed": seed,
+        "run_start": None,
+        "train_samples": samples,
+    }
     records = [Record(line, key, value, 1.7e12, {}) for line, (key, value) in enumerate(logged.items(), start=1)]
     return [*records, Record(len(records) + 1, "run_stop", None, 1.7e12, {"status": status})]
 
 
 def test_samples_to_target_are_listed_by_run_under_their_batch() -> None:
-    points: Any = reference_points([run(1, 25600), run(2, 26400)])
+    points: Any = reference_points({"a": run(1, 25600), "b": run(2, 26400)})
     assert points["bert_ref_16"]["Epochs to converge"] == [25600, 26400]
     assert points["bert_ref_16"]["Seeds"] == [1, 2]
     assert points["bert_ref_16"]["BS"] == 16
 
 
-def test_a_run_that_missed_its_target_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"logs \[1\]"):
-        reference_points([run(1, 25600), run(2, 32000, status="aborted")])
+def test_a_run_that_missed_its_target_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="b: this run did not reach"):
+        reference_points({"a": run(1, 25600), "b": run(2, 32000, status="aborted")})
 
 
-def test_runs_of_different_configurations_are_refused() -> None:
-    with pytest.raises(ValueError, match="different configurations"):
-        reference_points([run(1, 25600), run(2, 26400, opt_base_learning_rate=2)])
+def test_a_log_without_an_end_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="b: this run did not reach"):
+        reference_points({"a": run(1, 25600), "b": run(2, 26400)[:-1]})
+
+
+def test_another_model_is_refused_with_the_variable_that_differs() -> None:
+    with pytest.raises(ValueError, match="b: its NUM_LAYERS differ from those of a"):
+        reference_points({"a": run(1, 25600), "b": run(2, 26400, NUM_LAYERS=3)})
+
+
+def test_a_log_of_another_project_is_refused() -> None:
+    foreign = [record for record in run(1, 25600) if record.key != "configuration"]
+    with pytest.raises(ValueError, match="a: it lacks configuration"):
+        reference_points({"a": foreign})
 
 
 def test_no_log_is_refused() -> None:
     with pytest.raises(ValueError, match="no logs"):
-        reference_points([])
+        reference_points({})

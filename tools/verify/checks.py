@@ -52,7 +52,7 @@ def own_findings(records: Sequence[Record]) -> list[str]:
     if findings:
         return findings
     start, stop = _all(records, "run_start")[0], _all(records, "run_stop")[0]
-    if not start.time_ms < stop.time_ms:
+    if not start.time_ms < stop.time_ms < float("inf"):
         findings.append(f"line {stop.line}: run_stop is not later than run_start")
     if (status := stop.metadata.get("status")) != "success":
         reason = f" ({stop.metadata['reason']})" if "reason" in stop.metadata else ""

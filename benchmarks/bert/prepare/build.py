@@ -101,8 +101,12 @@ def _finished(folder: Path, parts: Sequence[_Part]) -> Manifest | None:
     try:
         manifest = read_manifest(folder)
         read_lengths(folder, manifest)
-        same = [part.shard.name for part in parts] == [name for name, *_ in manifest.shards] and all(
-            read_attributes(part.shard)["recipe"] == part.identity for part in parts
+        found = [read_attributes(part.shard) for part in parts]
+        same = (
+            [(part.shard.name, attributes["sha256"]) for part, attributes in zip(parts, found, strict=True)]
+            == [(name, checksum) for name, _, checksum in manifest.shards]
+            and [attributes["recipe"] for attributes in found] == [part.identity for part in parts]
+            and manifest.vocabulary_sha256 == sha256_of(parts[0].vocabulary)
         )
     except (ManifestError, ShardError):
         return None
