@@ -219,7 +219,7 @@ def test_a_rank_with_other_data_or_configuration_is_refused_by_number(data: Path
     assert [status for status, *_ in ranks] == [2, 2]
     (error,) = {line for _, stderr, _ in ranks for line in stderr.splitlines()}
     assert error.startswith("error: ranks [1] differ from rank 0")
-    assert "run_start" not in [record.key for record in read_log(tmp_path / "result.txt")]
+    assert not (tmp_path / "result.txt").exists()
 
 
 def test_a_rank_whose_samples_differ_is_refused_by_number(data: Path, tmp_path: Path) -> None:
@@ -292,5 +292,5 @@ def test_an_error_that_follows_a_signal_leaves_the_signal_as_the_reason(data: Pa
     result = tmp_path / "result.txt"
     ((status, stderr, _),) = trial(data, result, num_ranks=1, hook=signalled_and_then_breaking)
     assert status == 128 + signal.SIGTERM
-    assert stderr == "error: rank 0: stopped by SIGTERM\n"
+    assert stderr.splitlines()[1:] == ["error: rank 0: stopped by SIGTERM"]
     assert last(result, "run_stop").metadata["reason"] == "Interrupted: SIGTERM"

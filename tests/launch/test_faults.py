@@ -168,7 +168,8 @@ def launch(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
 
 def assert_one_error(stderr: str, *fragments: str) -> None:
     """Nothing but one error, however many ranks met it; before they know of each other, each may say it."""
-    said = [line for line in stderr.splitlines() if "stopped by SIGTERM" not in line]  # the launcher ends the others
+    said = [line for line in stderr.splitlines() if not line.startswith("seed ")]  # what a sound run says first
+    said = [line for line in said if "stopped by SIGTERM" not in line]  # the launcher ends the others
     assert len(set(said)) == 1, stderr
     assert said[0].startswith("error: ")
     for fragment in fragments:
@@ -263,7 +264,7 @@ def test_another_vocabulary_than_the_samples_is_refused_before_the_clock_starts(
     with open(own_data / "vocab.txt", "a") as file:
         file.write("onemore\n")
     refused(own_data, tmp_path / "result.txt", str(own_data / "vocab.txt"), "restore that file or prepare")
-    assert "run_start" not in [record.key for record in read_log(tmp_path / "result.txt")]
+    assert not (tmp_path / "result.txt").exists()
 
 
 @pytest.mark.parametrize(
@@ -283,7 +284,7 @@ def test_damaged_metadata_is_refused_before_the_clock_starts(
 ) -> None:
     damage(own_data / name)
     refused(own_data, tmp_path / "result.txt", str(own_data / name), remedy)
-    assert "run_start" not in [record.key for record in read_log(tmp_path / "result.txt")]
+    assert not (tmp_path / "result.txt").exists()
 
 
 def test_a_sample_longer_than_max_length_is_refused(data: Path, tmp_path: Path) -> None:
@@ -406,9 +407,10 @@ def test_a_disk_that_is_full_ends_the_run_names_the_file_and_leaves_whole_record
     error = next(line for line in stderr.splitlines() if line.startswith("error: "))
     assert str(result) in error
     assert "No space left on device" in error or "File too large" in error
-    records = read_log(result)
-    assert ("run_start" in [record.key for record in records]) == started
-    assert result.read_text().endswith("\n")
+    assert result.exists() == started
+    if started:
+        assert "run_start" in [record.key for record in read_log(result)]
+        assert result.read_text().endswith("\n")
 
 
 def test_a_result_on_a_full_file_system_names_it(data: Path, tmp_path: Path) -> None:
@@ -424,7 +426,7 @@ def test_a_result_on_a_full_file_system_names_it(data: Path, tmp_path: Path) -> 
         assert str(result) in stderr
         assert "No space left on device" in stderr
         assert "Traceback" not in stderr
-        assert read_log(result)
+        assert not result.exists()
     finally:
         subprocess.run(["umount", disk], check=True)
 

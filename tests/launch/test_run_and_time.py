@@ -152,6 +152,38 @@ def test_a_signal_to_the_script_ends_the_ranks_once_and_the_log_as_aborted(
     assert stop_of(result).metadata["reason"].endswith("SIGTERM")
 
 
+def test_a_result_of_another_run_is_refused_untouched_and_never_judged(
+    checkout: Path, data: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "config.sh", data)
+    result = tmp_path / "result.txt"
+    result.write_text("a result\n")
+    run = subprocess.run(
+        [checkout / "run_and_time.sh"],
+        env=environment(config, RESULT_FILE=str(result)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 2
+    assert f"RESULT_FILE={result}: exists" in run.stderr
+    assert "PASSED" not in run.stdout
+    assert "FAILED" not in run.stdout
+    assert result.read_text() == "a result\n"
+
+
+def test_a_config_file_that_would_do_more_than_export_is_never_run(checkout: Path, data: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path / "config.sh", data)
+    with open(config, "a") as file:
+        file.write(f"touch '{tmp_path}/ran'\nexit 0\n")
+    run = subprocess.run(
+        [checkout / "run_and_time.sh"], env=environment(config), capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 2
+    assert "is not of the form `export NAME=value`" in run.stderr
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_refused_configuration_starts_nothing_and_exits_with_2(checkout: Path, data: Path, tmp_path: Path) -> None:
     results = checkout / "results"
     before = sorted(results.rglob("*")) if results.exists() else []
