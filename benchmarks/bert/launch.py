@@ -9,7 +9,9 @@ import logging
 import os
 import signal
 import sys
+from tempfile import TemporaryDirectory
 
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -31,12 +33,16 @@ def main() -> int:
         return complain(error, REFUSED)
     if config.num_nodes != 1:
         return complain(f"NUM_NODES={config.num_nodes}: this launcher starts one node; use a cluster's", REFUSED)
-    # The agent would repeat each failure in its own words.
-    logging.disable(logging.ERROR)
+    logging.disable(logging.ERROR)  # the agent would repeat each failure in its own words
+    with TemporaryDirectory(prefix="bert-launch-") as scratch:
+        return _launch(config.ranks_per_node, scratch)
+
+
+def _launch(num_ranks: int, scratch: str) -> int:
     agent = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=config.ranks_per_node,
+        nproc_per_node=num_ranks,
         run_id=f"bert-{os.getpid()}",
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
@@ -44,6 +50,7 @@ def main() -> int:
         monitor_interval=_WATCH_EVERY_S,
         local_addr="127.0.0.1",
         shutdown_timeout=_KILL_AFTER_S,
+        logs_specs=DefaultLogsSpecs(log_dir=scratch),
     )
     try:
         elastic_launch(agent, sys.executable)("-m", "benchmarks.bert.train")
