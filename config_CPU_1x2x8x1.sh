@@ -22,7 +22,7 @@ export LEARNING_RATE=2.2e-3
 export BETA_2=0.98
 export WARMUP_STEPS=60
 export MAX_STEPS=2500
-export BUCKET_MB=1 # several buckets, small as the model is
+export BUCKET_MB=1 # more than one bucket, small as the model is
 
 export TARGET_ACCURACY=0.39
 export EVAL_START_SAMPLES=24000
