@@ -78,7 +78,7 @@ set -m
 launcher=$!
 received=0
 # shellcheck disable=SC2317 # called by the traps
-end() {
+end() { # once; the launcher may have ended by itself meanwhile
   ((received)) || kill -s TERM "$launcher" 2>/dev/null || true
   received=$1
 }
