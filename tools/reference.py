@@ -29,7 +29,7 @@ _OF_ONE_TRIAL = ("SEED", "RESULT_FILE", "CLEAR_CACHES", "CACHES_CLEARED", "DATA_
 
 def main() -> int:
     try:
-        points = reference_points({name: read_log(Path(name)) for name in sys.argv[1:]})
+        points = reference_points({name: last_records(Path(name)) for name in sys.argv[1:]})
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -37,17 +37,27 @@ def main() -> int:
     return 0
 
 
-def reference_points(runs: dict[str, list[Record]]) -> dict[str, object]:
-    """One entry for the runs' batch size. Raises ValueError, naming the log, unless all succeeded alike configured."""
+def last_records(path: Path) -> dict[str, Record]:
+    """A log's last record of each key. Raises ValueError for a log that cannot be read as a whole."""
+    log = read_log(path)
+    if log.flaws:
+        raise ValueError(f"{path}:{log.flaws[0].line}: not a whole MLLOG record: {log.flaws[0].error}")
+    return {key: seen.last for key, seen in log.seen.items()}
+
+
+def reference_points(runs: dict[str, dict[str, Record]]) -> dict[str, object]:
+    """One entry for the runs' batch size, of the last records of each run's log by their keys.
+
+    Raises ValueError, naming the log, unless all succeeded alike configured.
+    """
     if not runs:
         raise ValueError("no logs; usage: python -m tools.reference LOG...")
-    last = {name: {record.key: record for record in records} for name, records in runs.items()}
-    for name, run in last.items():
-        if "run_stop" not in run or run["run_stop"].metadata.get("status") != "success":
+    for name, run in runs.items():
+        if "run_stop" not in run or run["run_stop"].meta("status") != "success":
             raise ValueError(f"{name}: this run did not reach its target; leave it out or find out why")
         if missing := [key for key in ("configuration", "train_samples", *_HYPERPARAMETERS) if key not in run]:
             raise ValueError(f"{name}: it lacks {', '.join(missing)}; only this project's logs will do")
-    (first_name, first), *others = last.items()
+    (first_name, first), *others = runs.items()
     for name, run in others:
         if differing := [key for key, value in _configured(run).items() if value != _configured(first).get(key)]:
             raise ValueError(f"{name}: its {', '.join(differing)} differ from those of {first_name}")
@@ -61,8 +71,8 @@ def reference_points(runs: dict[str, list[Record]]) -> dict[str, object]:
             "Platform": first["submission_platform"].value,
             "BS": batch,
             "Hyperparams": {key: first[key].value for key in _HYPERPARAMETERS},
-            "Seeds": [run["seed"].value for run in last.values()],
-            "Epochs to converge": [run["train_samples"].value for run in last.values()],
+            "Seeds": [run["seed"].value for run in runs.values()],
+            "Epochs to converge": [run["train_samples"].value for run in runs.values()],
         }
     }
 

@@ -17,8 +17,9 @@ import pytest
 
 from benchmarks.bert.progress import Progress
 from tests.support.ranks import run_trial
+from tests.support.records import read_records
 from tests.support.tiny import ROOT, build_part, make_tiny_data, tiny_environment
-from tools.verify.log import Record, read_log
+from tools.verify.log import Record
 
 FOUR_EVALUATIONS = {"TARGET_ACCURACY": "0.99", "MAX_STEPS": "16"}
 
@@ -52,11 +53,11 @@ def trial(
 
 
 def values(log: Path, key: str) -> list[Any]:
-    return [record.value for record in read_log(log) if record.key == key]
+    return [record.value for record in read_records(log) if record.key == key]
 
 
 def last(log: Path, key: str) -> Record:
-    return [record for record in read_log(log) if record.key == key][-1]
+    return [record for record in read_records(log) if record.key == key][-1]
 
 
 def accuracies(log: Path) -> list[float]:
@@ -204,7 +205,7 @@ def test_no_shard_is_needed_before_run_start(data: Path, tmp_path: Path) -> None
     shutil.copytree(data, without, ignore=shutil.ignore_patterns("*.hdf5"))
     ranks = trial(without, tmp_path / "result.txt")
     assert [status for status, *_ in ranks] == [2, 2]
-    records = read_log(tmp_path / "result.txt")
+    records = read_records(tmp_path / "result.txt")
     keys = [record.key for record in records]
     assert keys.index("init_stop") < keys.index("run_start") < keys.index("run_stop")
     assert records[-1].metadata["status"] == "aborted"

@@ -19,8 +19,9 @@ from benchmarks.bert.data.manifest import read_manifest
 from benchmarks.bert.data.shards import DTYPES
 from mlperf_log_utils import close_log
 from tests.support.ranks import run_trial
+from tests.support.records import read_records
 from tests.support.tiny import ROOT, build_part, clean_environment, make_tiny_data, tiny_environment
-from tools.verify.log import Record, read_log
+from tools.verify.log import Record
 
 ENDLESS = {"TARGET_ACCURACY": "0.99", "MAX_STEPS": "1000000", "EVAL_INTERVAL_SAMPLES": "1600"}
 SOON_S = 15
@@ -39,7 +40,7 @@ def own_data(data: Path, tmp_path: Path) -> Path:
 
 
 def stops(log: Path) -> list[Record]:
-    return [record for record in read_log(log) if record.key == "run_stop"]
+    return [record for record in read_records(log) if record.key == "run_stop"]
 
 
 # --- signals and dying ranks, through the launcher
@@ -409,7 +410,7 @@ def test_a_disk_that_is_full_ends_the_run_names_the_file_and_leaves_whole_record
     assert "No space left on device" in error or "File too large" in error
     assert result.exists() == started
     if started:
-        assert "run_start" in [record.key for record in read_log(result)]
+        assert "run_start" in [record.key for record in read_records(result)]
         assert result.read_text().endswith("\n")
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.records import read_records
 from tests.support.tiny import ROOT, clean_environment, make_tiny_data, tiny_variables
-from tools.verify.log import Record, read_log
+from tools.verify.log import Record
 
 PLATFORM = "pytest_tiny"
 
@@ -73,7 +74,7 @@ def kill_session(leader: int) -> None:
 
 
 def stop_of(log: Path) -> Record:
-    (stop,) = [record for record in read_log(log) if record.key == "run_stop"]
+    (stop,) = [record for record in read_records(log) if record.key == "run_stop"]
     return stop
 
 
@@ -94,8 +95,11 @@ def test_trials_are_numbered_pass_and_print_their_verdict_in_a_checkout_with_a_s
         assert sorted(path.name for path in results.iterdir()) == [f"result_{n}.txt" for n in range(trial + 1)]
     log = results / "result_1.txt"
     assert stop_of(log).metadata["status"] == "success"
-    assert read_log(log)[0].metadata["file"] == "benchmarks/bert/record.py"  # relative, though a space is in the path
-    configuration = next(record.value for record in read_log(log) if record.key == "configuration")
+    # Relative, though a space is in the path.
+    assert (
+        read_records(log)[0].metadata["file"] == "benchmarks/bert/record.py"
+    )  # relative, though a space is in the path
+    configuration = next(record.value for record in read_records(log) if record.key == "configuration")
     assert configuration["BATCH_SIZE"] == {"value": 8, "source": str(config)}
 
 
@@ -111,7 +115,7 @@ def test_a_missed_target_fails_and_the_callers_variable_wins_over_the_file(
     assert "error: accuracy 0.99 not reached" in done.stderr
     assert "Traceback" not in done.stderr
     assert stop_of(result).metadata["status"] == "aborted"
-    configuration = next(record.value for record in read_log(result) if record.key == "configuration")
+    configuration = next(record.value for record in read_records(result) if record.key == "configuration")
     assert configuration["TARGET_ACCURACY"] == {"value": 0.99, "source": "environment"}
     assert configuration["MAX_STEPS"] == {"value": 12, "source": str(tmp_path / "config.sh")}
 

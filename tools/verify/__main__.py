@@ -1,37 +1,75 @@
-"""Command line of the verifier. Exit status: 0 the log stands, 1 it does not, 2 it cannot be judged."""
+"""Say whether a result log, a folder of them or a submission tree stands, and why not.
+
+Exit status: 0 everything holds, 1 something fails, 2 it cannot be judged.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
-from tools.verify.checks import official_findings, own_findings, summarise
-from tools.verify.log import UnreadableLogError, read_log
+from tools.verify import rounds
+from tools.verify.log import UnreadableLogError
+from tools.verify.render.as_json import render_json
+from tools.verify.render.html import render_html
+from tools.verify.render.markdown import render_markdown
+from tools.verify.render.text import render_text
+from tools.verify.verify import verify
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.verify", description=__doc__)
-    parser.add_argument("log", type=Path)
-    parser.add_argument("--ruleset", default="5.0.0", help="rules of which round (default: %(default)s)")
-    arguments = parser.parse_args()
+    arguments = _parser().parse_args()
     try:
-        records = read_log(arguments.log)
-    except UnreadableLogError as error:
+        report = verify(
+            arguments.path,
+            round_name=arguments.round,
+            as_submitted=arguments.rules == "as-submitted",
+            num_runs=arguments.runs,
+        )
+    except (UnreadableLogError, rounds.UnknownRoundError) as error:
         print(f"verify: {error}", file=sys.stderr)
         return 2
-    findings = own_findings(records) + official_findings(arguments.log, arguments.ruleset)
-    if findings:
-        print(f"FAILED   {arguments.log}, ruleset {arguments.ruleset}")
-        for finding in findings:
-            print(f"  - {finding}")
-        return 1
-    summary = summarise(records)
-    print(f"PASSED   {arguments.log}, ruleset {arguments.ruleset}")
-    print(f"time     {summary.run_s:.1f} s from run_start to run_stop, after {summary.init_s:.1f} s of initialisation")
-    print(f"accuracy {summary.accuracy:.4f} masked-LM after {summary.samples:,} samples")
-    print(f"speed    {summary.samples_per_s:,.1f} samples/s")
-    return 0
+    for path, render in ((arguments.html, render_html), (arguments.markdown, render_markdown)):
+        if path is not None:
+            path.write_text(render(report), "utf-8")
+    if arguments.json:
+        print(render_json(report))
+    else:
+        print(render_text(report, colour=_colour(), verbose=arguments.verbose))
+    return 1 if report.failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.verify", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("path", type=Path, help="a log, a folder of result_*.txt, or an organisation's tree")
+    parser.add_argument(
+        "--round",
+        "--ruleset",
+        metavar="ROUND",
+        help="v2.1, 2.1 or 2.1.0; by default as a folder's name tells, else v5.0",
+    )
+    parser.add_argument(
+        "--rules",
+        choices=("as-submitted", "as-shipped"),
+        default="as-submitted",
+        help="the rules as they were in the round, or as mlperf-logging ships them today (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--runs", type=int, default=rounds.NUM_RUNS, metavar="N", help="runs that a folder must hold (%(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page besides")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write Markdown besides")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show what only follows from a finding")
+    return parser
+
+
+def _colour() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 if __name__ == "__main__":

@@ -1,95 +1,137 @@
-"""Records of one run in, what is wrong with them and what they amount to out."""
+"""mlperf-logging's checks of a folder and of a tree in, real passes and fails out.
+
+Its tools answer on the terminal, leave 0 as exit status and write beside what they check; here only their parts run.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from mlperf_logging.compliance_checker import mlp_compliance
+from mlperf_logging.package_checker.power_checker import PowerChecker
+from mlperf_logging.package_checker.seed_checker import SeedChecker
+from mlperf_logging.repo_checker import repo_checker
+from mlperf_logging.system_desc_checker import system_desc_checker
 
-from tools.verify.log import Record
+from tools.verify import rounds
+from tools.verify.finding import Finding, Rule, Severity
+from tools.verify.log import Log
+from tools.verify.report import Check, Rcp, Run
+
+_LOUD = logging.getLogger()
+
+SEEDS = Rule("official.seeds", "mlperf-logging, seed_checker", "every run logs a seed of its own")
+POWER = Rule("official.power", "mlperf-logging, power_checker", "power files are complete")
+SYSTEM = Rule("official.system-description", "mlperf-logging, system_desc_checker", "the description has every field")
+REPOSITORY = Rule("official.repository", "mlperf-logging, repo_checker", "git can hold the tree")
 
 
-@dataclass(frozen=True)
-class Summary:
-    run_s: float
-    init_s: float
-    accuracy: float
-    samples: int
-
-    @property
-    def samples_per_s(self) -> float:
-        return self.samples / self.run_s
-
-
-def official_findings(path: Path, ruleset: str) -> list[str]:
-    """What mlperf-logging's compliance checker has against the log; empty if it passes."""
-    checker = mlp_compliance.make_checker("training", ruleset, quiet=False, werror=False)
+@contextlib.contextmanager
+def _heard() -> Iterator[io.StringIO]:
+    """What the official tools say meanwhile, kept from the terminal."""
     said = io.StringIO()
     handler = logging.StreamHandler(said)
-    logger = logging.getLogger()
-    logger.addHandler(handler)
+    handler.setLevel(logging.WARNING)
+    level = _LOUD.level
+    _LOUD.addHandler(handler)
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            passed = checker.check_file(str(path), f"training_{ruleset}/common.yaml")
-    except Exception as error:  # the checker crashes on some logs; that is a failure of the log
-        return [f"the official checker crashed: {type(error).__name__}: {error}"]
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield said
     finally:
-        logger.removeHandler(handler)
-    return [] if passed else [f"the official checker failed:\n{said.getvalue().strip()}"]
+        _LOUD.removeHandler(handler)
+        _LOUD.setLevel(level)
 
 
-def own_findings(records: Sequence[Record]) -> list[str]:
-    """What the official checker lets through: order, uniqueness, status and accuracy of the run."""
-    findings = []
-    for key in ("run_start", "run_stop"):
-        if (count := len(_all(records, key))) != 1:
-            findings.append(f"{count} records of {key}, expected exactly 1")
-    if findings:
-        return findings
-    start, stop = _all(records, "run_start")[0], _all(records, "run_stop")[0]
-    if not start.time_ms < stop.time_ms < float("inf"):
-        findings.append(f"line {stop.line}: run_stop is not later than run_start")
-    if (status := stop.metadata.get("status")) != "success":
-        reason = f" ({stop.metadata['reason']})" if "reason" in stop.metadata else ""
-        findings.append(f"line {stop.line}: the run's status is {status!r}{reason}, expected 'success'")
-    return findings + _accuracy_findings(records, start, stop)
+def _ask(name: str, question: Callable[[], bool]) -> Check:
+    with _heard() as said:
+        try:
+            passed = question()
+        except Exception as error:  # a tool that ends in a traceback: no pass
+            return Check(name, "crash", f"{type(error).__name__}: {error}")
+    return Check(name, "pass" if passed else "fail", "" if passed else " ".join(said.getvalue().split()))
 
 
-def _accuracy_findings(records: Sequence[Record], start: Record, stop: Record) -> list[str]:
-    findings = []
-    accuracies, targets, trained = (_all(records, key) for key in ("eval_accuracy", "target_accuracy", "train_samples"))
-    for record in [*accuracies, *targets, *trained]:
-        if isinstance(record.value, bool) or not isinstance(record.value, int | float):
-            findings.append(f"line {record.line}: {record.key} {record.value!r} is not a number")
-    for record in accuracies:
-        if not start.line < record.line < stop.line:
-            findings.append(f"line {record.line}: an evaluation outside the run")
-    if not findings and targets and not (accuracies and accuracies[-1].value >= targets[-1].value):
-        reached = accuracies[-1].value if accuracies else "none"
-        findings.append(f"the last accuracy is {reached}, the target {targets[-1].value}")
-    if accuracies and trained and trained[-1].value != accuracies[-1].metadata.get("epoch_num"):
-        findings.append(f"line {trained[-1].line}: train_samples differ from the last evaluation's epoch_num")
-    return findings
-
-
-def summarise(records: Sequence[Record]) -> Summary:
-    """Time, accuracy and samples of a log without findings."""
-
-    def time_ms(key: str) -> float:
-        return _all(records, key)[0].time_ms
-
-    return Summary(
-        run_s=(time_ms("run_stop") - time_ms("run_start")) / 1000,
-        init_s=(time_ms("run_start") - time_ms("init_start")) / 1000,
-        accuracy=_all(records, "eval_accuracy")[-1].value,
-        samples=_all(records, "train_samples")[-1].value,
+def of_folder(
+    folder: Path, runs: Sequence[Run], logs: Sequence[Log], ruleset: str, num_runs: int, rcp: Rcp | None
+) -> list[Check]:
+    failing = [run.path.name for run in runs if run.official != "pass"]
+    detail = f"{len(runs) - len(failing)} of {len(runs)} logs comply" + (
+        f"; not {', '.join(failing)}" if failing else ""
     )
+    checks = [
+        Check("compliance", "pass" if len(failing) <= 1 else "fail", detail),
+        Check("number of results", "pass" if len(runs) == num_runs else "fail", f"{len(runs)}, expected {num_runs}"),
+    ]
+    closed = any(run.division != "open" for run in runs)
+    if closed:
+        checks.append(_ask("seeds", lambda: _Seeds(ruleset, logs).check_seeds([log.path for log in logs])))
+        checks.append(_rcp_check(rcp))
+    else:
+        checks += [Check(name, "not applicable", "open division") for name in ("seeds", "RCP")]
+    if (folder / "power").is_dir():
+        paths = [str(log.path) for log in logs]
+        checks.append(_ask("power", lambda: bool(PowerChecker(ruleset).check_power(str(folder / "power"), paths)[0])))
+    return checks
 
 
-def _all(records: Sequence[Record], key: str) -> list[Record]:
-    return [record for record in records if record.key == key]
+def _rcp_check(rcp: Rcp | None) -> Check:
+    if rcp is None:
+        return Check("RCP", "not applicable", "no reference points for these runs")
+    return Check("RCP", "pass" if rcp.passed else "fail", rcp.message)
+
+
+class _Seeds(SeedChecker):
+    """The official checker on logs that are read already."""
+
+    def __init__(self, ruleset: str, logs: Sequence[Log]) -> None:
+        super().__init__(ruleset)
+        self._logs = {log.path: log for log in logs}
+
+    def _get_seed_records(self, result_file: Path) -> list[tuple[str, int, int]]:
+        seen = self._logs[result_file].seen.get("seed")
+        records = [seen.first, *seen.others] if seen else []
+        return [(record.metadata["file"], record.metadata["lineno"], int(record.value)) for record in records]
+
+
+def of_tree(root: Path, descriptions: Sequence[Path], ruleset: str) -> list[Check]:
+    root = root.resolve()  # the official checker takes "." for a hidden folder
+    paths = list(root.rglob("*"))
+    files = [str(path) for path in paths if not path.is_dir() and not (path.is_symlink() and path.exists())]
+    folders = [str(root), *(str(path) for path in paths if path.is_dir())]
+
+    def repository() -> bool:
+        return all(
+            [
+                repo_checker._check_bad_filenames(files, folders),
+                repo_checker._check_file_sizes(files),
+                repo_checker._check_symbolic_links(str(root), files),
+            ]
+        )
+
+    def described(path: Path) -> bool:
+        return bool(system_desc_checker.check_system_desc(str(path), "training", ruleset)[0])
+
+    checks = [_ask(f"system description {path.name}", functools.partial(described, path)) for path in descriptions]
+    return [*checks, _ask("repository", repository)]
+
+
+def findings(checks: Sequence[Check], ruleset: str, *, as_submitted: bool) -> Iterator[Finding]:
+    """Of checks that no rule of our own speaks for: the others' findings say more."""
+    rules = {"seeds": SEEDS, "power": POWER, "repository": REPOSITORY}
+    for check in checks:
+        rule = SYSTEM if check.name.startswith("system description") else rules.get(check.name)
+        if rule is None or check.outcome not in ("fail", "crash"):
+            continue
+        later = rule is SEEDS and as_submitted and not rounds.at_least(ruleset, "4.1.0")
+        yield Finding(
+            rule,
+            Severity.WARNING if later else Severity.ERROR,
+            f"{check.name}: {check.detail or check.outcome}",
+            mend="seeds became mandatory in round 4.1" if later else "",
+        )

@@ -1,46 +1,229 @@
-"""A log file in, its MLLOG records out."""
+"""A log file in, what the rules need of it out: one pass, memory that does not grow with the file."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-_MARK = ":::MLLOG "
+MARK = ":::MLLOG "
+_MAX_KEPT = 8  # records of one key, beyond the first and the last, that differ in value
+_MAX_FLAWS = 20
+_MAX_EVALUATIONS = 10_000
+_MAX_TEXT = 400  # characters of a line that are kept
+_MAX_SEARCHED = 10_000  # characters of a broken line in which keys are looked for
+_YEARS_MS = (1_262_304_000_000, 4_102_444_800_000)  # 2010 to 2100
+_DECODE = json.JSONDecoder().raw_decode
+_MILESTONES = {"init_stop", "run_start", "run_stop"} | {
+    f"{interval}_{end}" for interval in ("block", "epoch", "eval") for end in ("start", "stop")
+}  # one process logs them as they happen; eval_accuracy may come later, from an evaluation beside the training
+_KEY = re.compile(r'"key"\s*:\s*"([^"]{1,80})"')
 
 
 class UnreadableLogError(ValueError):
-    """The file holds no log that can be judged; the message says why."""
+    """There is no log here that can be judged; the message says why."""
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     line: int  # in the file, from 1
     key: str
     value: Any
-    time_ms: float
-    metadata: dict[str, Any]
+    time_ms: Any  # as logged; the rules want an integer
+    metadata: Any  # as logged; the rules want a mapping
+    text: str  # the line, its first 400 characters
+    named: bool  # it says its namespace and its event type
+
+    def meta(self, name: str) -> Any:
+        return self.metadata.get(name) if isinstance(self.metadata, dict) else None
 
 
-def read_log(path: Path) -> list[Record]:
-    """All records in file order. Raises UnreadableLogError for no such file, no record or a line cut short."""
+class Flaw(NamedTuple):
+    """A line that is no record."""
+
+    line: int
+    crashes: bool  # the official checker ends with a traceback on it, instead of refusing the line
+    error: str
+    text: str
+    keys: tuple[str, ...]  # that the line seems to hold
+
+
+@dataclass
+class Seen:
+    """The records of one key: how many, the first, the last, and the first of each further value."""
+
+    first: Record
+    last: Record
+    count: int = 1
+    others: list[Record] = field(default_factory=list)  # whose value differs from the first's; at most 8
+
+
+@dataclass
+class Log:
+    path: Path
+    num_lines: int = 0
+    num_records: int = 0
+    size_bytes: int = 0
+    cut: bool = False  # the last line has no end
+    flaws: list[Flaw] = field(default_factory=list)  # the first 20
+    num_flaws: int = 0
+    glued: list[tuple[Record, list[str]]] = field(default_factory=list)  # whose line holds others before, of these keys
+    seen: dict[str, Seen] = field(default_factory=dict)
+    evaluations: list[Record] = field(
+        default_factory=list
+    )  # eval_accuracy, in file order; the first 10,000 and the last
+    eval_ms: float = 0.0  # between eval_start and eval_stop, in all
+    unnamed: Seen | None = None  # records without namespace or event type
+    odd_times: Seen | None = None  # records whose time_ms is no integer of milliseconds since 1970
+    backwards: list[tuple[Record, Record]] = field(default_factory=list)  # milestones out of time order; the first 20
+    last: Record | None = None
+
+    def first(self, key: str) -> Record | None:
+        seen = self.seen.get(key)
+        return seen.first if seen else None
+
+    def count(self, key: str) -> int:
+        seen = self.seen.get(key)
+        return seen.count if seen else 0
+
+    def value(self, key: str) -> Any:
+        """Of the key's first record; None without one."""
+        record = self.first(key)
+        return record.value if record else None
+
+
+def read_log(path: Path, *visitors: Callable[[Record], None]) -> Log:
+    """Read the file once; every whole record is shown to each visitor.
+
+    Raises UnreadableLogError where the file cannot be read, OSError never.
+    """
+    log = Log(path)
     try:
-        # As the official parser: latin-1, so that any byte is some character, and no line ends but \n, \r and \r\n.
-        lines = path.read_text("latin-1").split("\n")
+        log.size_bytes = path.stat().st_size
+        # As the official parser: latin-1, so that any byte is some character.
+        keep = _keeper(log)
+        with open(path, encoding="latin-1") as lines:
+            for record in _records(lines, log):
+                if isinstance(record.key, str):
+                    keep(record)
+                for visit in visitors:
+                    visit(record)
     except OSError as error:
         raise UnreadableLogError(f"{path}: cannot read the log ({error.strerror})") from error
-    records = [_record(path, number, line) for number, line in enumerate(lines, start=1) if _MARK in line]
-    if not records:
-        raise UnreadableLogError(f"{path}: no MLLOG record")
-    return records
+    return log
 
 
-def _record(path: Path, number: int, line: str) -> Record:
+def _records(lines: Any, log: Log) -> Iterator[Record]:
+    line = ""
+    for number, line in enumerate(lines, start=1):
+        if MARK not in line:
+            continue
+        try:
+            record = _parse(number, line)
+        except Exception as error:  # whatever a hostile line makes of json: the official checker ends in a traceback
+            log.num_flaws += 1
+            if len(log.flaws) < _MAX_FLAWS:
+                log.flaws.append(_flaw(number, line, error))
+            continue
+        if line.index(MARK) != line.rindex(MARK) and len(log.glued) < _MAX_FLAWS:
+            log.glued.append((record, _KEY.findall(line[: min(line.rindex(MARK), _MAX_SEARCHED)])))
+        yield record
+    if log.count("eval_accuracy") > len(log.evaluations):
+        log.evaluations.append(log.seen["eval_accuracy"].last)
+    if line:
+        log.num_lines = number
+        log.cut = not line.endswith("\n")
+
+
+def _parse(number: int, line: str) -> Record:
+    start = line.rindex(MARK) + len(MARK)
     try:
-        fields = json.loads(line[line.rindex(_MARK) + len(_MARK) :])
-        return Record(number, fields["key"], fields["value"], float(fields["time_ms"]), dict(fields["metadata"] or {}))
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnreadableLogError(
-            f"{path}:{number}: not a whole MLLOG record ({type(error).__name__}: {error})"
-        ) from error
+        fields, end = _DECODE(line, start)
+        if line[end:].strip():
+            raise ValueError
+    except ValueError:
+        fields = json.loads(line[start:].strip())  # spaces before the record; or the error that the official one has
+    if fields is None:
+        raise ValueError("not a record")
+    time_ms = fields["time_ms"]
+    float(time_ms)
+    return Record(
+        number,
+        fields["key"],
+        fields["value"],
+        time_ms,
+        fields["metadata"],
+        line[:_MAX_TEXT],
+        "event_type" in fields and "namespace" in fields,
+    )
+
+
+def _flaw(number: int, line: str, error: Exception) -> Flaw:
+    crashes = not isinstance(error, ValueError)
+    said = f"no {error.args[0]!r}" if isinstance(error, KeyError) else str(error)[:200]
+    return Flaw(number, crashes, said, line[:_MAX_TEXT], tuple(_KEY.findall(line[:_MAX_SEARCHED])))
+
+
+def milliseconds(record: Record | None) -> float | None:
+    """A record's time as a number; None where it is none."""
+    if record is None or isinstance(record.time_ms, bool) or not isinstance(record.time_ms, int | float):
+        return None
+    return float(record.time_ms) if abs(record.time_ms) < 1e300 else None
+
+
+def _keeper(log: Log) -> Callable[[Record], None]:
+    """What takes a record into the log."""
+    earliest, latest = _YEARS_MS
+    seen = log.seen
+    last_milestone: Record | None = None
+    evaluation_began: float | None = None
+
+    def keep(record: Record) -> None:
+        log.num_records += 1
+        log.last = record
+        known = seen.get(record.key)
+        if known is None:
+            seen[record.key] = Seen(record, record)
+        else:
+            known.count += 1
+            known.last = record
+            if len(known.others) < _MAX_KEPT and _differ(record.value, known.first.value):
+                known.others.append(record)
+        if not record.named:
+            log.unnamed = _counted(log.unnamed, record)
+        if type(record.time_ms) is not int or not earliest <= record.time_ms < latest:
+            log.odd_times = _counted(log.odd_times, record)
+        elif record.key in _MILESTONES:
+            milestone(record)
+        if record.key == "eval_accuracy" and len(log.evaluations) < _MAX_EVALUATIONS:
+            log.evaluations.append(record)
+
+    def milestone(record: Record) -> None:
+        nonlocal last_milestone, evaluation_began
+        if last_milestone is not None and record.time_ms < last_milestone.time_ms and len(log.backwards) < _MAX_FLAWS:
+            log.backwards.append((last_milestone, record))
+        last_milestone = record
+        if record.key == "eval_start":
+            evaluation_began = record.time_ms
+        elif record.key == "eval_stop" and evaluation_began is not None:
+            log.eval_ms += record.time_ms - evaluation_began
+            evaluation_began = None
+
+    return keep
+
+
+def _counted(seen: Seen | None, record: Record) -> Seen:
+    if seen is None:
+        return Seen(record, record)
+    seen.count += 1
+    seen.last = record
+    return seen
+
+
+def _differ(value: Any, other: Any) -> bool:
+    try:
+        return bool(value != other)
+    except RecursionError:  # nested as deep as json goes
+        return True

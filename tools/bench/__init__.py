@@ -1,0 +1,1 @@
+"""Measurements of the tools; nothing here is a test."""

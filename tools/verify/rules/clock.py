@@ -1,0 +1,110 @@
+"""A log in, what is wrong with its times out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from tools.verify import rounds
+from tools.verify.finding import Finding, Rule, shorten
+from tools.verify.log import Log, Record, milliseconds
+
+_RUN = "training rules, Run Results"
+_TIMED = ("init_start", "init_stop", "run_start", "run_stop", "eval_accuracy")
+_BACKWARDS_MS = 1000  # several threads of one process may log out of order by less
+_IDLE_S = 60
+
+UNIT = Rule(
+    "time.unit",
+    "mllog: time_ms is an integer of milliseconds since 1970",
+    "times are whole milliseconds",
+    explains=("time.order", "init.limit", "eval.inside", "run.target", "key:init_stop"),
+)
+ORDER = Rule("time.order", _RUN, "time does not run backwards", explains=("eval.inside", "run.target", "init.limit"))
+LIMIT = Rule("init.limit", _RUN, "initialisation stays within its limit", explains=("key:init_stop",))
+IDLE = Rule("init.idle", _RUN, "the clock starts when initialisation ends")
+
+
+def check(log: Log, ruleset: str) -> Iterator[Finding]:
+    yield from _unit(log)
+    yield from _order(log)
+    yield from _init(log, ruleset)
+
+
+def _unit(log: Log) -> Iterator[Finding]:
+    if log.odd_times is None:
+        return
+    timed = [
+        record
+        for key in _TIMED
+        for record in ((log.seen[key].first, log.seen[key].last) if key in log.seen else ())
+        if not is_time(record)
+    ]
+    record = min(timed, default=log.odd_times.first)
+    finding = UNIT.error if timed else UNIT.warning
+    time = record.time_ms
+    hint = "seconds, it seems: " if isinstance(time, float | int) and 1e9 < abs(time) < 1e10 else ""
+    yield finding(
+        f"{hint}time_ms is {shorten(repr(time))} ({log.odd_times.count:,} records)",
+        key=record.key,
+        expected="an integer of milliseconds since 1970: in another unit the score is wrong by that factor",
+        mend="int(time.time() * 1000), as mllog does",
+        line=record.line,
+        text=shorten(record.text),
+    )
+
+
+def is_time(record: Record) -> bool:
+    return type(record.time_ms) is int and 1_262_304_000_000 <= record.time_ms < 4_102_444_800_000
+
+
+def _order(log: Log) -> Iterator[Finding]:
+    milestones = [record for key in ("init_start", "init_stop", "run_start", "run_stop") if (record := log.first(key))]
+    for before, after in pairwise(milestones):
+        if before.line < after.line and _backwards_ms(before, after) > 0:
+            yield _backwards(before, after, ORDER.error)
+            return
+    worst = max(log.backwards, key=lambda pair: _backwards_ms(*pair), default=None)
+    if worst and _backwards_ms(*worst) > _BACKWARDS_MS:
+        yield _backwards(*worst, ORDER.warning)
+
+
+def _backwards_ms(before: Record, after: Record) -> float:
+    return (milliseconds(before) or 0) - (milliseconds(after) or 0) if is_time(before) and is_time(after) else 0
+
+
+def _backwards(before: Record, after: Record, finding: Callable[..., Finding]) -> Finding:
+    return finding(
+        f"{after.key} is {_backwards_ms(before, after) / 1000:,.3f} s earlier than {before.key} (line {before.line:,})",
+        key=after.key,
+        expected="times that grow down the file",
+        mend="one process logs the run's events; its clock must not be set back meanwhile",
+        line=after.line,
+        text=shorten(after.text),
+    )
+
+
+def _init(log: Log, ruleset: str) -> Iterator[Finding]:
+    began, stopped, started = (log.first(key) for key in ("init_start", "init_stop", "run_start"))
+    if began is None or started is None or not is_time(began) or not is_time(started):
+        return
+    limit = rounds.init_limit_minutes(ruleset, log.value("submission_division"))
+    minutes = (started.time_ms - began.time_ms) / 60_000
+    if minutes >= limit:
+        yield LIMIT.error(
+            f"{minutes:,.1f} minutes from init_start to run_start",
+            key="init_stop",
+            expected=f"less than {limit} minutes; what is more belongs into the run",
+            mend="start the clock when the limit is used up",
+            line=started.line,
+            text=shorten(started.text),
+        )
+    if stopped is not None and is_time(stopped) and (idle := (started.time_ms - stopped.time_ms) / 1000) > _IDLE_S:
+        yield IDLE.warning(
+            f"{idle:,.0f} s between init_stop and run_start",
+            key="run_start",
+            expected="run_start right after init_stop",
+            mend="log init_stop last before the run",
+            line=started.line,
+            text=shorten(started.text),
+        )

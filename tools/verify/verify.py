@@ -1,0 +1,71 @@
+"""A path in, the report on the log, the folders or the submission tree that it is out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.verify import checks, rounds
+from tools.verify.finding import Finding, fold
+from tools.verify.folder import judge_folder, judge_log
+from tools.verify.log import UnreadableLogError
+from tools.verify.report import Report
+from tools.verify.rules import package
+
+
+def verify(
+    path: Path, *, round_name: str | None = None, as_submitted: bool = True, num_runs: int = rounds.NUM_RUNS
+) -> Report:
+    """Judge a log, a folder of logs, or an organisation's tree. Reads only.
+
+    Raises UnknownRoundError for a round without BERT, UnreadableLogError where there is nothing to judge.
+    """
+    ruleset, ruleset_from = _ruleset(path, round_name)
+    report = functools.partial(
+        Report,
+        path=path,
+        ruleset=ruleset,
+        ruleset_from=ruleset_from,
+        rules="as-submitted" if as_submitted else "as-shipped",
+    )
+    if not path.exists():
+        raise UnreadableLogError(f"{path}: no such file or folder")
+    if not path.is_dir():
+        folder = judge_log(path, ruleset, as_submitted=as_submitted)
+        return report(kind="log", findings=(), folders=(folder,))
+    is_tree = (path / "results").is_dir()
+    places = sorted({file.parent for file in (path / "results" if is_tree else path).rglob("result_*.txt")})
+    places = [place for place in places if not is_tree or place.name.lower() == "bert"]
+    if not places:
+        raise UnreadableLogError(f"{path}: no file result_*.txt of BERT in it or below")
+    folders = tuple(judge_folder(place, ruleset, as_submitted=as_submitted, num_runs=num_runs) for place in places)
+    if not is_tree:
+        return report(kind="folder", findings=(), folders=folders)
+    official = checks.of_tree(path, sorted((path / "systems").glob("*.json")), ruleset)
+    found = [
+        *package.check_tree(path),
+        *_names(places),
+        *checks.findings(official, ruleset, as_submitted=as_submitted),
+    ]
+    findings = tuple(finding.at(path) for finding in fold(found))
+    return report(kind="tree", findings=findings, folders=folders, checks=tuple(official))
+
+
+def _ruleset(path: Path, round_name: str | None) -> tuple[str, str]:
+    if round_name is not None:
+        return rounds.ruleset_named(round_name), "as asked for"
+    if ruleset := rounds.ruleset_of_path(path):
+        return ruleset, "from the path"
+    return rounds.LATEST, "the last round with BERT"
+
+
+def _names(places: list[Path]) -> Iterator[Finding]:
+    for place in places:
+        if place.name != "bert":
+            yield package.NAME.error(
+                f"the folder is called {place.name}",
+                expected="bert, in lower case: the official tools skip any other folder in silence",
+                mend="rename it",
+                path=place,
+            )
