@@ -19,6 +19,10 @@ if [[ ! -e $wheel && (-e $data_dir/text || -e $data_dir/vocab.txt || -e $data_di
   exit 2
 fi
 
+mkdir -p "$data_dir"
+exec 9>"$data_dir/.lock" # several ranks may start on a fresh checkout at once: one makes it, the others wait
+flock 9
+
 prepare() {
   "$python" -m benchmarks.bert.prepare "$@"
 }

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# One timed trial on this node: environment in, result log out, exit status honest.
+# One timed trial: environment in, result log out, exit status honest.
 #
 #   ./run_and_time.sh                              the default: two CPU ranks, a small BERT, about two minutes
 #   CONFIG=config_X.sh ./run_and_time.sh           another configuration
 #   LEARNING_RATE=1e-3 ./run_and_time.sh           the caller's variables win over the file's
+#   mpirun -np 4 ./run_and_time.sh                 each process is one rank
+#   srun --ntasks-per-node=8 ./run_and_time.sh     the same under Slurm; or one task a node, which starts its ranks
 #
-# Sets itself up where nothing is there yet (setup.sh, init_datasets.sh). Exit status: 0 the target was reached and the
-# log passes, 1 not, 2 the input was refused, 128 + n ended by signal n.
+# Sets itself up where nothing is there yet (setup.sh, init_datasets.sh). Of several processes the first one writes and
+# verifies the log. Exit status: 0 the target was reached and the log passes, 1 not, 2 the input was refused, 128 + n
+# ended by signal n.
 set -euo pipefail
 unset CDPATH
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
@@ -16,12 +19,13 @@ say() { printf '%s\n' "$*" >&2; }
 export CONFIG=${CONFIG:-config_CPU_1x2x8x1.sh}
 [[ $CONFIG == */* ]] || CONFIG=./$CONFIG # `source` would look for a bare name in PATH
 if [[ ! -f $CONFIG || ! -r $CONFIG ]]; then
-  say "error: CONFIG=$CONFIG: no such file; take one of: $(echo config_*.sh)"
+  say "error: CONFIG=$CONFIG: no such file; take one of: $(printf "%s\\n" config_*.sh | grep -v _common | tr "\\n" " ")"
   exit 2
 fi
 PYTHON=$(./setup.sh)
 export PYTHON PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
-"$PYTHON" -m benchmarks.bert.config || exit 2
+place=$("$PYTHON" -m benchmarks.bert.place) || exit 2
+read -r role number <<<"$place" # "node N", which starts its ranks, or "rank N"
 
 # The file, now known to hold nothing but exports; then again what the caller's environment had set.
 callers=$(export -p | grep -v '^declare -[A-Za-z]*r[A-Za-z]* ')
@@ -35,9 +39,12 @@ if [[ $data_dir == data/kjv && ! (-f $data_dir/train/manifest.json && -f $data_d
   ./init_datasets.sh >&2
 fi
 
-# The result file is claimed by creating it, so that trials side by side take different ones and none takes an old one.
+# The first process claims the result file by creating it, so that trials side by side take different ones and none
+# takes an old one. The others write no log.
 claim() { (set -o noclobber && : >"$1") 2>/dev/null; }
-if [[ -n ${RESULT_FILE:-} ]]; then
+if ((number > 0)); then
+  :
+elif [[ -n ${RESULT_FILE:-} ]]; then
   [[ $RESULT_FILE != -* ]] || RESULT_FILE=./$RESULT_FILE
   if ! { mkdir -p -- "$(dirname -- "$RESULT_FILE")" && claim "$RESULT_FILE"; }; then
     say "error: RESULT_FILE=$RESULT_FILE: exists or cannot be created; a result is never overwritten"
@@ -54,13 +61,12 @@ else
     fi
     trial=$((trial + 1))
   done
-  RESULT_FILE=$folder/result_$trial.txt
+  export RESULT_FILE=$folder/result_$trial.txt
 fi
-export RESULT_FILE
 
-# The truth about the page caches goes into the log.
+# Each node's first process drops the page caches; the truth about it goes into the log.
 export CACHES_CLEARED=0
-if [[ ${CLEAR_CACHES:-0} == 1 ]]; then
+if [[ ${CLEAR_CACHES:-0} == 1 && ($role == node || $((number % ${RANKS_PER_NODE:-1})) == 0) ]]; then
   if sync && { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null; then
     CACHES_CLEARED=1
   else
@@ -72,28 +78,32 @@ cores=$(nproc)
 threads=$((cores / ${RANKS_PER_NODE:-1}))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
 
+program=benchmarks.bert.launch
+[[ $role == node ]] || program=benchmarks.bert.train
 # In a process group of its own, so that Ctrl-C reaches the ranks once, through us.
 set -m
-"$PYTHON" -m benchmarks.bert.launch &
-launcher=$!
+"$PYTHON" -m "$program" &
+child=$!
 received=0
 # shellcheck disable=SC2317 # called by the traps
-end() { # once; the launcher may have ended by itself meanwhile
-  ((received)) || kill -s TERM "$launcher" 2>/dev/null || true
+end() { # once; the child may have ended by itself meanwhile
+  ((received)) || kill -s TERM "$child" 2>/dev/null || true
   received=$1
 }
 trap 'end 1' HUP
 trap 'end 2' INT
 trap 'end 15' TERM
 status=0
-wait "$launcher" || status=$?
-while kill -0 "$launcher" 2>/dev/null; do # a trapped signal ends `wait` early
+wait "$child" || status=$?
+while kill -0 "$child" 2>/dev/null; do # a trapped signal ends `wait` early
   status=0
-  wait "$launcher" || status=$?
+  wait "$child" || status=$?
 done
-trap - HUP INT TERM
+trap - HUP INT
+trap '' TERM # with which srun ends a step once a rank has failed: the verdict is still given
 ((received == 0 || status == 0)) || status=$((128 + received))
 
+((number == 0)) || exit "$status"
 [[ -s $RESULT_FILE ]] || rm -f -- "$RESULT_FILE" # no run began
 if [[ $status == 2 || ! -e $RESULT_FILE ]]; then
   exit "$((status ? status : 1))"

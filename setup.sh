@@ -54,6 +54,8 @@ if [[ -n ${PYTHON:-} ]]; then
 elif has_modules python3; then
   echo python3
 else
+  exec 9>"$venv.lock" # several ranks may start on a fresh checkout at once: one makes it, the others wait
+  flock 9
   "$venv/bin/python" -m pip --version >/dev/null 2>&1 || make_venv # absent, or its making was interrupted
   for file in "${requirements[@]}"; do install "$file"; done
   echo "$venv/bin/python"

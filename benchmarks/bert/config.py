@@ -1,7 +1,9 @@
 """The environment in, one frozen and checked `Config` out. No other module reads the environment.
 
-A field `learning_rate` is the variable `LEARNING_RATE`. A `config_*.sh` file holds lines `export NAME=value`; a
-variable that the caller's environment already sets wins over the file. Every value remembers where it came from.
+A field `learning_rate` is the variable `LEARNING_RATE`. A `config_*.sh` file holds lines `export NAME=value`, and may
+take in what several share by a line `source ./config_X_common.sh`, from the folder of the project; of two exports the
+later wins, and a variable that the caller's environment already sets wins over all. Every value remembers where it came
+from.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from benchmarks.bert.complaint import REFUSED, complain
 from benchmarks.bert.data.plan import STRATEGIES
 from benchmarks.bert.names import nearest
 from benchmarks.bert.schedule import rule_interval
-from benchmarks.bert.world import TORCHRUN
+from benchmarks.bert.world import LAUNCHERS
 
 RULESETS = ("2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
-OPTIMIZERS = ("adam",)
-CLIPS = ("none", "bucket_before")
+OPTIMIZERS = ("adam", "lamb")
+CLIPS = ("none", "bucket_before", "global_before", "global_after")
 PRECISIONS = ("fp32", "bf16")
 ATTENTIONS = ("auto", "plain", "split")
 INITIALISATIONS = ("standard", "relative_offset")
@@ -40,6 +42,7 @@ _EXPORT = re.compile(
     r"([\w@%+=:,./-]*|'[^']*'|\"[^\"$`\\]*\")"
     r"([ \t]+#.*)?[ \t]*"
 )
+_SOURCE = re.compile(r"[ \t]*source[ \t]+(\./[\w.-]+)([ \t]+#.*)?[ \t]*")
 
 
 class ConfigError(ValueError):
@@ -91,6 +94,7 @@ class Config:
     device: str = _var(
         "auto", "where tensors live; auto takes CUDA where there is one", _one_of(("auto", "cpu", "cuda"))
     )
+    binding: str = _var("auto", "auto binds each rank to the cores beside its GPU", _one_of(("auto", "none")))
     collective_timeout_s: int = _var(120, "seconds until a collective that hangs ends the run", _between(1, 1_000_000))
     clear_caches: bool = _var(False, "try to drop the page caches before the run (needs root)")
     caches_cleared: bool = _var(False, "whether this node's launcher did drop them; set by run_and_time.sh")
@@ -123,6 +127,9 @@ class Config:
     weight_decay: float = _var(0.01, "decoupled decay of matrices", _least(0))
     warmup_steps: int = _var(0, "steps of linear warm-up, counted from START_WARMUP_STEP", _least(0))
     start_warmup_step: int = _var(0, "a negative value starts part of the way up", _MOST_0)
+    decay_start_step: int = _var(
+        -1, "step at which the line of the decay starts; -1 means where the warm-up ends", _least(-1)
+    )
     decay_steps: int = _var(0, "step at which the decay ends; 0 means MAX_STEPS", _least(0))
     decay_power: float = _var(1.0, "power of the polynomial decay", _POSITIVE)
     max_steps: int = _var(100_000, "give up after so many steps", _least(1))
@@ -140,7 +147,7 @@ class Config:
     seed: int = _var(-1, "of this trial; -1 draws one from the operating system", _between(-1, MAX_SEED + 1))
 
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)  # variable -> where from
-    launcher: Mapping[str, str] = field(default_factory=dict, compare=False)  # torchrun's variables
+    launcher: Mapping[str, str] = field(default_factory=dict, compare=False)  # the launcher's variables
 
     @property
     def global_batch(self) -> int:
@@ -169,22 +176,25 @@ def load(environment: Mapping[str, str] = os.environ) -> Config:
     """The configuration that `environment` describes. Raises ConfigError with every problem found."""
     problems: list[str] = []
     config_file = environment.get("CONFIG", "")
-    in_file = _read_file(Path(config_file), problems) if config_file else {}
+    in_file = _read_file(config_file, problems) if config_file else {}
+    if config_file.endswith("_common.sh"):
+        problems.append(f"CONFIG={config_file!r} is what several configurations share; name one of those")
     for name in environment:
         if name not in VARIABLES and (near := nearest(name, VARIABLES)):
             problems.append(f"{name} is not a variable of this project; did you mean {near}? Rename or unset it")
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name, variable in VARIABLES.items():
-        text = environment.get(name, in_file.get(name))
+        of_file, file = in_file.get(name, (None, ""))
+        text = environment.get(name, of_file)
         if text is None:
             continue
-        sources[name] = config_file if text == in_file.get(name) else "environment"
+        sources[name] = file if text == of_file else "environment"
         try:
             values[variable.name] = _convert(text, type(variable.default))
         except ValueError as error:
             problems.append(f"{name}={text!r} (from {sources[name]}): {error}")
-    launcher = {name: environment[name] for name in TORCHRUN if name in environment}
+    launcher = {name: environment[name] for name in (*LAUNCHERS, "MASTER_ADDR", "MASTER_PORT") if name in environment}
     config = Config(**values, sources=MappingProxyType(sources), launcher=MappingProxyType(launcher))
     problems += _problems(config)
     problems = problems or _contradictions(config)  # which would be judged on defaults where a value is no good
@@ -193,25 +203,36 @@ def load(environment: Mapping[str, str] = os.environ) -> Config:
     return _derived(config)
 
 
-def _read_file(path: Path, problems: list[str]) -> dict[str, str]:
-    """The exports of a config file, checked for form: the shell reads the same file, and both must see one thing."""
-    values: dict[str, str] = {}
+def _read_file(path: str, problems: list[str], *, shared: bool = False) -> dict[str, tuple[str, str]]:
+    """The exports of a config file, each with the file that it is from; of a `shared` one, that another takes in.
+
+    Checked for form: the shell reads the same files, and both must see one thing.
+    """
+    values: dict[str, tuple[str, str]] = {}
     try:
-        lines = path.read_bytes().decode("utf-8").split("\n")  # as the shell does: a carriage return is no line end
+        lines = (
+            Path(path).read_bytes().decode("utf-8").split("\n")
+        )  # as the shell does: a carriage return is no line end
     except (OSError, UnicodeDecodeError) as error:
-        problems.append(f"CONFIG={str(path)!r}: cannot read the file ({error})")
+        problems.append(f"CONFIG={path!r}: cannot read the file ({error})")
         return values
     for number, line in enumerate(lines, start=1):
         if not line.strip(" \t") or line.lstrip(" \t").startswith("#"):
             continue
         match = _EXPORT.fullmatch(line)
-        if not match:
-            problems.append(f"{path}:{number}: {line.strip()!r} is not of the form `export NAME=value`")
+        if (source := _SOURCE.fullmatch(line)) and not shared:
+            if not Path(source[1]).is_file():
+                problems.append(f"{path}:{number}: {source[1]}: no such file in the folder of the project")
+            else:
+                values |= _read_file(source[1], problems, shared=True)
+        elif not match:
+            form = "`export NAME=value`" if shared else "`export NAME=value` or `source ./config_X_common.sh`"
+            problems.append(f"{path}:{number}: {line.strip()!r} is not of the form {form}")
         elif match[1] not in VARIABLES:
             near = nearest(match[1], VARIABLES, always=True)
             problems.append(f"{path}:{number}: unknown variable {match[1]}; the nearest valid one is {near}")
         else:
-            values[match[1]] = "".join(shlex.split(match[2]))
+            values[match[1]] = "".join(shlex.split(match[2])), path
     return values
 
 
@@ -261,6 +282,8 @@ def _contradictions(config: Config) -> list[str]:
         found.append(f"NUM_STRATA={config.num_strata} must be at most MAX_LENGTH={config.max_length}")
     if config.initialisation == "relative_offset" and config.hidden_size // config.num_heads % 2:
         found.append("INITIALISATION=relative_offset needs an even head width, HIDDEN_SIZE / NUM_HEADS")
+    if config.decay_start_step >= (config.decay_steps or config.max_steps):
+        found.append(f"DECAY_START_STEP={config.decay_start_step} must be below DECAY_STEPS, {config.decay_steps or config.max_steps}")
     schedule = _derived(config)
     last = config.max_steps * config.global_batch
     if schedule.eval_start_samples > last:
@@ -281,11 +304,13 @@ def _forbidden_in_closed(config: Config) -> list[str]:
         found.append(
             f"DIVISION=closed allows the LAMB optimizer only (rules, table of optimizers), not {config.optimizer}"
         )
-    if config.clip == "bucket_before":
+    if config.clip not in ("global_before", "global_after"):
         found.append(
-            "DIVISION=closed requires clipping by the whole gradient's norm (rules, hyperparameters must equal the "
-            "reference's), not CLIP=bucket_before"
+            "DIVISION=closed requires clipping by the whole gradient's norm, CLIP=global_before or global_after "
+            f"(rules, hyperparameters must equal the reference's), not CLIP={config.clip}"
         )
+    if config.max_norm != 1:
+        found.append(f"DIVISION=closed requires MAX_NORM=1 (the reference's), not {config.max_norm}")
     return found
 
 

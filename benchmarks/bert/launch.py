@@ -1,14 +1,16 @@
 """One node's configuration in, its ranks started, watched and ended together. `python -m benchmarks.bert.launch`.
 
+Of several nodes each has its launcher, as its one Slurm task; they meet where the first one is.
+
 By torch's elastic agent without restarts, as torchrun does; a failure is one line for each rank that failed.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -19,6 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from benchmarks.bert.complaint import FAILED, REFUSED, complain
 from benchmarks.bert.config import ConfigError, load
 from benchmarks.bert.shutdown import end_with_parent
+from benchmarks.bert.world import World, WorldError, from_launcher
 
 _WATCH_EVERY_S = 0.1
 _KILL_AFTER_S = 6  # what a signal did not end: above the ranks' own grace (shutdown.py)
@@ -29,29 +32,37 @@ def main() -> int:
     end_with_parent()
     try:
         config = load()
-    except ConfigError as error:
+        node = from_launcher(config.launcher)
+        if (node.num_ranks, node.ranks_per_node) != (config.num_nodes, 1):
+            raise WorldError(
+                f"{node.num_ranks} launchers started for NUM_NODES={config.num_nodes}; start one on each node"
+            )
+    except (ConfigError, WorldError) as error:
         return complain(error, REFUSED)
-    if config.num_nodes != 1:
-        return complain(f"NUM_NODES={config.num_nodes}: this launcher starts one node; use a cluster's", REFUSED)
     logging.disable(logging.ERROR)  # the agent would repeat each failure in its own words
     with TemporaryDirectory(prefix="bert-launch-") as scratch:
-        return _launch(config.ranks_per_node, scratch)
+        return _launch(_agent(node, config.ranks_per_node, scratch))
 
 
-def _launch(num_ranks: int, scratch: str) -> int:
+def _agent(node: World, num_ranks: int, scratch: str) -> LaunchConfig:
+    """`node` is this launcher's place among those of the other nodes."""
     agent = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
+        min_nodes=node.num_ranks,
+        max_nodes=node.num_ranks,
         nproc_per_node=num_ranks,
-        run_id=f"bert-{os.getpid()}",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
+        run_id="bert",
         max_restarts=0,
         monitor_interval=_WATCH_EVERY_S,
-        local_addr="127.0.0.1",
         shutdown_timeout=_KILL_AFTER_S,
         logs_specs=DefaultLogsSpecs(log_dir=scratch),
     )
+    if node.num_ranks == 1:
+        return replace(agent, rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="127.0.0.1")
+    endpoint = str(node.rendezvous).removeprefix("tcp://")
+    return replace(agent, rdzv_backend="static", rdzv_endpoint=endpoint, rdzv_configs={"rank": node.rank})
+
+
+def _launch(agent: LaunchConfig) -> int:
     try:
         elastic_launch(agent, sys.executable)("-m", "benchmarks.bert.train")
     except ChildFailedError as error:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from benchmarks.bert.binding import bind_to
 from benchmarks.bert.comm.group import (
     OtherRankError,
     agree_on_seed,
@@ -46,6 +47,8 @@ def main() -> int:
         world = from_launcher(config.launcher)
         check_world(world, num_nodes=config.num_nodes, ranks_per_node=config.ranks_per_node)
         device = choose_device(config.device, world.local_rank)
+        if config.binding == "auto":
+            bind_to(device)
         log = RunLog(config.result_file if world.is_main else None)
     except REFUSALS as error:
         return complain(error, REFUSED)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.bert.comm.hook import BucketClip, max_norm_of
+from benchmarks.bert.comm.hook import CLIP_VARIANTS, BucketClip
 from benchmarks.bert.config import Config, ConfigError
 from benchmarks.bert.data.batch import synthetic_batch
 from benchmarks.bert.loss import pretraining_loss
@@ -19,9 +19,11 @@ from benchmarks.bert.model.bert import Bert, BertShape
 from benchmarks.bert.model.init import INITIALISATIONS
 from benchmarks.bert.optim.adam import Adam
 from benchmarks.bert.optim.groups import decay_groups
+from benchmarks.bert.optim.lamb import Lamb
 from benchmarks.bert.optim.lr import PolynomialSchedule
 from benchmarks.bert.world import World
 
+OPTIMIZERS: dict[str, type[Adam] | type[Lamb]] = {"adam": Adam, "lamb": Lamb}
 Precision = Callable[[], AbstractContextManager[object]]  # the arithmetic of a forward pass
 
 _WARM_UP_PASSES = 3  # DDP has its final buckets from the second on, and the third shows that they stay
@@ -31,7 +33,7 @@ _WARM_UP_PASSES = 3  # DDP has its final buckets from the second on, and the thi
 class Trainer:
     ddp: DistributedDataParallel
     gradient: BucketClip
-    optimizer: Adam
+    optimizer: Adam | Lamb
     learning_rate: PolynomialSchedule
     precision: Precision
     device: torch.device
@@ -47,8 +49,8 @@ def build_trainer(config: Config, world: World, device: torch.device, seed: int,
     ddp = DistributedDataParallel(model.to(device), bucket_cap_mb=config.bucket_mb, gradient_as_bucket_view=True)
     trainer = Trainer(
         ddp=ddp,
-        gradient=BucketClip(ddp, max_norm_of(config.clip, config.max_norm)),
-        optimizer=Adam(
+        gradient=CLIP_VARIANTS[config.clip](ddp, config.max_norm),
+        optimizer=OPTIMIZERS[config.optimizer](
             decay_groups(model, config.weight_decay),
             learning_rate=config.learning_rate,
             betas=(config.beta_1, config.beta_2),
@@ -61,6 +63,7 @@ def build_trainer(config: Config, world: World, device: torch.device, seed: int,
             start_warmup_step=config.start_warmup_step,
             decay_steps=config.decay_steps,
             power=config.decay_power,
+            decay_start_step=config.decay_start_step,
         ),
         precision=choose_precision(config.precision, device),
         device=device,
@@ -105,7 +108,8 @@ def _warm_up(trainer: Trainer, num_vocabulary: int) -> None:
     batch = synthetic_batch(num_sequences=2, length=8, num_vocabulary=num_vocabulary, num_masked=2).to(trainer.device)
     with torch.random.fork_rng(), trainer.gradient.discovering():
         for _ in range(_WARM_UP_PASSES):
-            with trainer.precision():
-                loss = pretraining_loss(trainer.ddp(batch), batch)
-            loss.backward()
+            for made_up in trainer.gradient.accumulate([batch]):
+                with trainer.precision():
+                    loss = pretraining_loss(trainer.ddp(made_up), made_up)
+                loss.backward()
     trainer.optimizer.zero_grad()

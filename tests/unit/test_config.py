@@ -13,11 +13,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.bert import config as config_module
-from benchmarks.bert.comm.hook import max_norm_of
+from benchmarks.bert.comm.hook import CLIP_VARIANTS
 from benchmarks.bert.config import ATTENTIONS, CLIPS, VARIABLES, ConfigError, load
 from benchmarks.bert.config import INITIALISATIONS as INITIALISATION_NAMES
+from benchmarks.bert.config import OPTIMIZERS as OPTIMIZER_NAMES
 from benchmarks.bert.model.attention import ATTENTION
 from benchmarks.bert.model.init import INITIALISATIONS
+from benchmarks.bert.trainer import OPTIMIZERS
 
 CHECKOUT = Path(__file__).parents[2]
 CONFIG_FILES = sorted(CHECKOUT.glob("config_CPU*.sh"))
@@ -33,6 +35,7 @@ EXAMPLES: dict[str, tuple[str, object, list[str]]] = {
     "NUM_NODES": ("3", 3, ["0", "-1", "1.5", "two", ""]),
     "RANKS_PER_NODE": ("2", 2, ["0", "x"]),
     "DEVICE": ("cpu", "cpu", ["gpu", "cuda:0", "CPU"]),
+    "BINDING": ("none", "none", ["yes", "node", ""]),
     "COLLECTIVE_TIMEOUT_S": ("30", 30, ["0", "30s"]),
     "CLEAR_CACHES": ("1", True, ["yes", "true", "2", ""]),
     "CACHES_CLEARED": ("1", True, ["yes", "True", ""]),
@@ -61,6 +64,7 @@ EXAMPLES: dict[str, tuple[str, object, list[str]]] = {
     "WEIGHT_DECAY": ("0", 0.0, ["-0.01", "nan", "inf"]),
     "WARMUP_STEPS": ("60", 60, ["-1", "6e1"]),
     "START_WARMUP_STEP": ("-16", -16, ["0.5", "x"]),
+    "DECAY_START_STEP": ("82", 82, ["-2", "x", "1.5"]),
     "DECAY_STEPS": ("500", 500, ["-1", "x"]),
     "DECAY_POWER": ("0.5", 0.5, ["0", "-1", "inf"]),
     "MAX_STEPS": ("20000", 20000, ["0", "-5", "1e6"]),
@@ -110,9 +114,9 @@ def in_bash(script: str, *arguments: str) -> dict[str, str]:
 def read_lines(*lines: str) -> dict[str, str]:
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        values = config_module._read_file(Path(write_config(Path(folder), *lines)), problems)
+        values = config_module._read_file(str(write_config(Path(folder), *lines)), problems)
     assert not problems
-    return values
+    return {name: value for name, (value, _) in values.items()}
 
 
 def test_every_variable_has_an_example() -> None:
@@ -242,7 +246,7 @@ def test_a_line_that_is_no_plain_export_is_an_error_with_its_number(line: str, t
     path = write_config(tmp_path, "export SEED=1", line)
     [problem] = problems_of({"CONFIG": path})
     assert problem.startswith(f"{path}:2: ")
-    assert problem.endswith("is not of the form `export NAME=value`")
+    assert problem.endswith("is not of the form `export NAME=value` or `source ./config_X_common.sh`")
 
 
 @few
@@ -284,7 +288,7 @@ def test_values_out_of_range_are_reported_together_with_where_they_came_from(tmp
     assert problems_of({"CONFIG": path, "CLIP": "all", "NUM_NODES": "0"}) == [
         "NUM_NODES=0 (from environment): nodes; must be at least 1",
         f"DROPOUT=1.0 (from {path}): probability to drop; must be from 0.0 to below 1.0",
-        "CLIP=all (from environment): gradient clipping; must be one of none, bucket_before",
+        "CLIP=all (from environment): gradient clipping; must be one of none, bucket_before, global_before, global_after",
     ]
 
 
@@ -318,8 +322,18 @@ def test_the_closed_division_refuses_adam_and_clipping_by_bucket() -> None:
     assert "LAMB" in problems[0]
     assert "not adam" in problems[0]
     assert "CLIP=bucket_before" in problems[1]
-    [only_the_optimizer] = problems_of({"DIVISION": "closed", "CLIP": "none"})
+    [only_the_optimizer] = problems_of({"DIVISION": "closed", "CLIP": "global_after"})
     assert "not adam" in only_the_optimizer
+    lamb = {"DIVISION": "closed", "OPTIMIZER": "lamb"}
+    [only_the_clip] = problems_of(lamb | {"CLIP": "none"})
+    assert "not CLIP=none" in only_the_clip
+    [only_the_norm] = problems_of(lamb | {"CLIP": "global_before", "MAX_NORM": "2"})
+    assert "MAX_NORM=1" in only_the_norm
+
+
+@pytest.mark.parametrize("clip", ["global_before", "global_after"])
+def test_the_closed_division_takes_lamb_with_a_clip_of_the_whole_gradient(clip: str) -> None:
+    assert load({"DIVISION": "closed", "OPTIMIZER": "lamb", "CLIP": clip}).division == "closed"
 
 
 def test_a_first_evaluation_beyond_the_run_is_refused_with_the_numbers() -> None:
@@ -351,7 +365,8 @@ def test_a_config_cannot_be_changed() -> None:
 def test_the_names_of_choices_are_those_of_the_code_that_they_choose() -> None:
     assert set(ATTENTIONS) == {"auto", *ATTENTION}
     assert set(INITIALISATION_NAMES) == set(INITIALISATIONS)
-    assert all(max_norm_of(clip, 1.0) >= 1 for clip in CLIPS)
+    assert set(CLIPS) == set(CLIP_VARIANTS)
+    assert set(OPTIMIZER_NAMES) == set(OPTIMIZERS)
 
 
 def test_configuration_needs_no_torch() -> None:
@@ -366,7 +381,7 @@ def test_there_is_a_default_config_file() -> None:
 @pytest.mark.parametrize("path", CONFIG_FILES, ids=lambda path: path.name)
 def test_the_shell_exports_exactly_what_is_read_from_a_config_file(path: Path) -> None:
     problems: list[str] = []
-    values = config_module._read_file(path, problems)
+    values = {name: value for name, (value, _) in config_module._read_file(str(path), problems).items()}
     assert problems == []
     assert values == in_bash('source "$1"', str(path))
     assert set(values) <= set(VARIABLES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,6 +17,8 @@ from benchmarks.bert.complaint import describe
 from benchmarks.bert.config import MAX_SEED
 from benchmarks.bert.world import World, WorldError
 
+_MEET_WITHIN_S = 45  # hundreds of nodes may start seconds apart; a rank that is missing is to be known soon
+
 
 @contextmanager
 def process_group(world: World, device: torch.device, timeout_s: int) -> Iterator[None]:
@@ -25,12 +28,37 @@ def process_group(world: World, device: torch.device, timeout_s: int) -> Iterato
         torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl"
     timeout = timedelta(seconds=timeout_s)
-    if world.rendezvous is None:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
-    else:
+    if world.rendezvous == "env://":  # torch's agent has brought the ranks together
         dist.init_process_group(backend, init_method=world.rendezvous, timeout=timeout)
+    else:
+        store = dist.HashStore() if world.rendezvous is None else _meet(world, world.rendezvous)
+        dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.num_ranks, timeout=timeout)
     yield
     dist.destroy_process_group()
+
+
+def _meet(world: World, rendezvous: str) -> dist.Store:
+    """The store that rank 0 serves, once every rank is there. Raises WorldError with the numbers if not all come."""
+    host, _, port = rendezvous.removeprefix("tcp://").rpartition(":")
+    patience = timedelta(seconds=_MEET_WITHIN_S)
+    try:
+        store = dist.TCPStore(host, int(port), is_master=world.is_main, timeout=patience, wait_for_workers=False)
+    except (RuntimeError, ValueError) as error:  # DistStoreError and DistNetworkError among them
+        raise WorldError(
+            f"rank {world.rank}: no rendezvous at {host}:{port} within {_MEET_WITHIN_S} s; MASTER_ADDR and MASTER_PORT "
+            f"choose another, GLOO_SOCKET_IFNAME the interface ({str(error).splitlines()[0]})"
+        ) from error
+    deadline = time.monotonic() + _MEET_WITHIN_S
+    num_met = store.add("met", 1)
+    while num_met < world.num_ranks:
+        if time.monotonic() > deadline:
+            raise WorldError(
+                f"{num_met} of {world.num_ranks} ranks have come to {host}:{port} within {_MEET_WITHIN_S} s; "
+                "were all started?"
+            )
+        time.sleep(0.05)
+        num_met = store.add("met", 0)
+    return store
 
 
 class OtherRankError(RuntimeError):

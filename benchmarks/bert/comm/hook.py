@@ -2,7 +2,8 @@
 
 Each bucket is clipped on its own as soon as backward has filled it, and its all-reduce starts at once: clipping before
 the reduction keeps the overlap of communication with backward (*Breaking MLPerf Training*). The clip unit is one
-rank's one micro-batch.
+rank's one micro-batch. The two variants that need the whole gradient's norm, which the closed division asks for, are
+at the end.
 """
 
 # No `from __future__ import annotations` here: DDP inspects the hook's annotations as objects.
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.bert.comm.clip import bucket_threshold, clip_factor
+from benchmarks.bert.comm.clip import bucket_threshold, clip_factor, whole_clip_factor
 
 Batch = TypeVar("Batch")
 
@@ -64,6 +65,10 @@ class BucketClip:
         for index, micro_batch in enumerate(micro_batches, start=1):
             self._is_last_micro_batch = index == len(micro_batches)
             yield micro_batch
+            self._after_backward()
+
+    def _after_backward(self) -> None:
+        """What a variant has to do once a micro-batch's whole gradient is there."""
 
     def found_non_finite(self) -> Tensor:
         """1.0 if any rank's gradient of this step was not finite, else 0.0: fp32, on the device, equal on all ranks.
@@ -121,6 +126,64 @@ def _clip_and_reduce(state: BucketClip, bucket: dist.GradBucket) -> Future[Tenso
     return done
 
 
-def max_norm_of(clip: str, max_norm: float) -> float:
-    """The norm that a clip variant's name stands for: `none` clips nothing."""
-    return {"none": math.inf, "bucket_before": max_norm}[clip]
+class GlobalClipAfter(BucketClip):
+    """Reduce every bucket as it is, under backward; then clip the averaged gradient by its whole norm."""
+
+    def __init__(self, ddp: DistributedDataParallel, max_norm: float) -> None:
+        super().__init__(ddp, math.inf)
+        self._max_whole_norm = max_norm
+
+    def _after_backward(self) -> None:
+        if self._is_last_micro_batch:
+            factor = whole_clip_factor(self._reduced, self._max_whole_norm)
+            torch._foreach_mul_(self._reduced, factor)
+
+
+class GlobalClipBefore(BucketClip):
+    """Clip one rank's one micro-batch by its whole norm, then reduce: nothing is hidden under backward."""
+
+    def __init__(self, ddp: DistributedDataParallel, max_norm: float) -> None:
+        super().__init__(ddp, math.inf)
+        self._max_whole_norm = max_norm
+        self._filled: dict[int, Tensor] = {}  # by bucket: this micro-batch's gradient, in place
+
+    def add(self, bucket: dist.GradBucket) -> Tensor:
+        if bucket.is_last():
+            self._count(bucket.index() + 1)
+        self._filled[bucket.index()] = bucket.buffer()
+        return bucket.buffer()
+
+    def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
+        done: Future[Tensor] = Future()
+        done.set_result(self.add(bucket))
+        return done
+
+    def _after_backward(self) -> None:
+        factor = whole_clip_factor(list(self._filled.values()), self._max_whole_norm)
+        torch._foreach_mul_(list(self._filled.values()), factor / (self._num_ranks * self._num_micro_batches))
+        for index, gradient_P in self._filled.items():
+            if not self._is_last_micro_batch:
+                self._accumulated[index] = self._accumulated.get(index, 0.0) + gradient_P.float()
+                gradient_P.zero_()
+            elif index in self._accumulated:
+                gradient_P.add_(self._accumulated.pop(index))
+        if self._is_last_micro_batch:
+            self._reduced = list(self._filled.values())
+            for work in [dist.all_reduce(each, group=self._group, async_op=True) for each in self._reduced]:
+                work.wait()
+        self._filled.clear()
+
+
+class NoClip(BucketClip):
+    """Reduce without clipping."""
+
+    def __init__(self, ddp: DistributedDataParallel, max_norm: float) -> None:
+        super().__init__(ddp, math.inf)
+
+
+CLIP_VARIANTS: dict[str, type[BucketClip]] = {
+    "none": NoClip,
+    "bucket_before": BucketClip,
+    "global_before": GlobalClipBefore,
+    "global_after": GlobalClipAfter,
+}
