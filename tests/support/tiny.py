@@ -12,7 +12,7 @@ from benchmarks.bert.prepare.build import build
 from benchmarks.bert.prepare.corpus import Document, write_corpus
 from benchmarks.bert.prepare.samples import Recipe
 from benchmarks.bert.prepare.wordpiece import train_vocabulary, write_vocabulary
-from benchmarks.bert.world import TORCHRUN
+from benchmarks.bert.world import LAUNCHERS
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_LENGTH = 32
@@ -58,7 +58,7 @@ def _documents(count: int, seed: int) -> list[Document]:
 
 def clean_environment() -> dict[str, str]:
     """This process's environment without what would configure a run, one thread a process."""
-    ours = {*VARIABLES, *TORCHRUN, "CONFIG", "PYTHON"}
+    ours = {*VARIABLES, *LAUNCHERS, "MASTER_ADDR", "MASTER_PORT", "CONFIG", "PYTHON"}
     return {name: value for name, value in os.environ.items() if name not in ours} | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),

@@ -6,6 +6,7 @@ Exit status: 0 everything holds, 1 something fails, 2 it cannot be judged.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from pathlib import Path
@@ -33,12 +34,23 @@ def main() -> int:
         return 2
     for path, render in ((arguments.html, render_html), (arguments.markdown, render_markdown)):
         if path is not None:
-            path.write_text(render(report), "utf-8")
-    if arguments.json:
-        print(render_json(report))
-    else:
-        print(render_text(report, colour=_colour(), verbose=arguments.verbose))
+            try:
+                path.write_text(render(report), "utf-8")
+            except OSError as error:
+                print(f"verify: {path}: cannot write it ({error.strerror})", file=sys.stderr)
+                return 2
+    _print(render_json(report) if arguments.json else render_text(report, colour=_colour(), verbose=arguments.verbose))
     return 1 if report.failed else 0
+
+
+def _print(text: str) -> None:
+    """To a terminal or a file that may know no more than ASCII, or to a reader that may have gone."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python writes when it ends
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,7 +71,11 @@ def _parser() -> argparse.ArgumentParser:
         help="the rules as they were in the round, or as mlperf-logging ships them today (default: %(default)s)",
     )
     parser.add_argument(
-        "--runs", type=int, default=rounds.NUM_RUNS, metavar="N", help="runs that a folder must hold (%(default)s)"
+        "--runs",
+        type=_at_least_1,
+        default=rounds.NUM_RUNS,
+        metavar="N",
+        help="runs that a folder must hold (%(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page besides")
@@ -68,8 +84,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _at_least_1(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a whole number from 1")
+    return int(text)
+
+
 def _colour() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 if __name__ == "__main__":

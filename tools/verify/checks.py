@@ -6,7 +6,6 @@ Its tools answer on the terminal, leave 0 as exit status and write beside what t
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import logging
 import warnings
@@ -32,7 +31,7 @@ REPOSITORY = Rule("official.repository", "mlperf-logging, repo_checker", "git ca
 
 
 @contextlib.contextmanager
-def _heard() -> Iterator[io.StringIO]:
+def heard() -> Iterator[io.StringIO]:
     """What the official tools say meanwhile, kept from the terminal."""
     said = io.StringIO()
     handler = logging.StreamHandler(said)
@@ -49,7 +48,7 @@ def _heard() -> Iterator[io.StringIO]:
 
 
 def _ask(name: str, question: Callable[[], bool]) -> Check:
-    with _heard() as said:
+    with heard() as said:
         try:
             passed = question()
         except Exception as error:  # a tool that ends in a traceback: no pass
@@ -75,9 +74,13 @@ def of_folder(
     else:
         checks += [Check(name, "not applicable", "open division") for name in ("seeds", "RCP")]
     if (folder / "power").is_dir():
-        paths = [str(log.path) for log in logs]
-        checks.append(_ask("power", lambda: bool(PowerChecker(ruleset).check_power(str(folder / "power"), paths)[0])))
+        checks.append(_ask("power", lambda: _has_power(folder.resolve() / "power", logs, ruleset)))
     return checks
+
+
+def _has_power(folder: Path, logs: Sequence[Log], ruleset: str) -> bool:
+    _, without = PowerChecker(ruleset).check_power(str(folder), [str(log.path) for log in logs])
+    return not without
 
 
 def _rcp_check(rcp: Rcp | None) -> Check:
@@ -94,18 +97,27 @@ class _Seeds(SeedChecker):
         self._logs = {log.path: log for log in logs}
 
     def _get_seed_records(self, result_file: Path) -> list[tuple[str, int, int]]:
-        seen = self._logs[result_file].seen.get("seed")
-        records = [seen.first, *seen.others] if seen else []
-        return [(record.metadata["file"], record.metadata["lineno"], int(record.value)) for record in records]
+        return [
+            (record.metadata["file"], record.metadata["lineno"], int(record.value))
+            for record in self._logs[result_file].seeds
+        ]
 
 
-def of_tree(root: Path, descriptions: Sequence[Path], ruleset: str) -> list[Check]:
+def system_description(path: Path, ruleset: str) -> Check:
+    return _ask(
+        f"system description {path.name}",
+        lambda: bool(system_desc_checker.check_system_desc(str(path), "training", ruleset)[0]),
+    )
+
+
+def repository(root: Path, *, hidden: bool = True) -> Check:
+    """Without `hidden` names, of which a rule of our own says more, only what else git cannot hold."""
     root = root.resolve()  # the official checker takes "." for a hidden folder
-    paths = list(root.rglob("*"))
+    paths = [path for path in root.rglob("*") if hidden or not path.name.startswith(".")]
     files = [str(path) for path in paths if not path.is_dir() and not (path.is_symlink() and path.exists())]
     folders = [str(root), *(str(path) for path in paths if path.is_dir())]
 
-    def repository() -> bool:
+    def passes() -> bool:
         return all(
             [
                 repo_checker._check_bad_filenames(files, folders),
@@ -114,11 +126,7 @@ def of_tree(root: Path, descriptions: Sequence[Path], ruleset: str) -> list[Chec
             ]
         )
 
-    def described(path: Path) -> bool:
-        return bool(system_desc_checker.check_system_desc(str(path), "training", ruleset)[0])
-
-    checks = [_ask(f"system description {path.name}", functools.partial(described, path)) for path in descriptions]
-    return [*checks, _ask("repository", repository)]
+    return _ask("repository", passes)
 
 
 def findings(checks: Sequence[Check], ruleset: str, *, as_submitted: bool) -> Iterator[Finding]:

@@ -39,16 +39,19 @@ def judge_folder(folder: Path, ruleset: str, *, as_submitted: bool, num_runs: in
     official = checks.of_folder(folder, runs, logs, ruleset, num_runs, compared)
     description_path = system_description(folder)
     described = read_json(description_path) if description_path else None
+    if description_path and described is not None:
+        official.append(checks.system_description(description_path, ruleset))
     findings: list[Finding] = [
         *across.check(runs, logs, num_runs, compared, bypass=_asks_for_bypass(folder)),
         *checks.findings(official, ruleset, as_submitted=as_submitted),
         *(package.check_description(description_path, described, runs) if description_path else ()),
         *package.check_folder(folder, compared.scaling if compared else 1.0, _scaling(folder)),
     ]
+    place = folder.resolve()
     failed = any(finding.severity is Severity.ERROR for finding in findings)
     return Folder(
         path=folder,
-        system=folder.parent.name if folder.name.lower() == "bert" else folder.name,
+        system=place.parent.name if place.name.lower() == "bert" else place.name,
         runs=tuple(runs),
         findings=tuple(finding.at(folder) for finding in fold(findings)),
         checks=tuple(official),
@@ -60,9 +63,10 @@ def judge_folder(folder: Path, ruleset: str, *, as_submitted: bool, num_runs: in
 
 def system_description(folder: Path) -> Path | None:
     """Where the tree that the folder belongs to describes its system; None outside a tree."""
-    if folder.name.lower() != "bert" or folder.resolve().parents[1].name != "results":
+    folder = folder.resolve()
+    if folder.name.lower() != "bert" or folder.parents[1].name != "results":
         return None
-    return folder.resolve().parents[2] / "systems" / f"{folder.resolve().parent.name}.json"
+    return folder.parents[2] / "systems" / f"{folder.parent.name}.json"
 
 
 def read_json(path: Path) -> Any:
@@ -77,7 +81,7 @@ def read_json(path: Path) -> Any:
 
 def _scaling(folder: Path) -> Any:
     content = read_json(folder / "scaling.json")
-    return content.get("scaling_factor") if isinstance(content, dict) else content
+    return content.get("scaling_factor") if isinstance(content, dict) else "no JSON" if content is False else content
 
 
 def _asks_for_bypass(folder: Path) -> bool:

@@ -13,6 +13,13 @@ MARK = ":::MLLOG "
 _MAX_KEPT = 8  # records of one key, beyond the first and the last, that differ in value
 _MAX_FLAWS = 20
 _MAX_EVALUATIONS = 10_000
+_MAX_KEYS = 5_000  # a log has some fifty; of those that a rule may ask for none is left out
+_ASKED_FOR = re.compile(
+    "(submission|init|run|eval|opt)_|(seed|cache_clear|target_accuracy|configuration|global_batch_size|"
+    "gradient_accumulation_steps|max_sequence_length|max_predictions_per_seq|num_warmup_steps|start_warmup_step|"
+    "train_samples|weights_initialization)$"
+)
+_MAX_SEEDS = 1_000
 _MAX_TEXT = 400  # characters of a line that are kept
 _MAX_SEARCHED = 10_000  # characters of a broken line in which keys are looked for
 _YEARS_MS = (1_262_304_000_000, 4_102_444_800_000)  # 2010 to 2100
@@ -67,13 +74,14 @@ class Log:
     num_records: int = 0
     size_bytes: int = 0
     cut: bool = False  # the last line has no end
-    flaws: list[Flaw] = field(default_factory=list)  # the first 20
+    flaws: list[Flaw] = field(default_factory=list)  # the first 20, and the first that crashes
     num_flaws: int = 0
     glued: list[tuple[Record, list[str]]] = field(default_factory=list)  # whose line holds others before, of these keys
     seen: dict[str, Seen] = field(default_factory=dict)
     evaluations: list[Record] = field(
         default_factory=list
     )  # eval_accuracy, in file order; the first 10,000 and the last
+    seeds: list[Record] = field(default_factory=list)  # the first 1,000
     eval_ms: float = 0.0  # between eval_start and eval_stop, in all
     unnamed: Seen | None = None  # records without namespace or event type
     odd_times: Seen | None = None  # records whose time_ms is no integer of milliseconds since 1970
@@ -124,8 +132,9 @@ def _records(lines: Any, log: Log) -> Iterator[Record]:
             record = _parse(number, line)
         except Exception as error:  # whatever a hostile line makes of json: the official checker ends in a traceback
             log.num_flaws += 1
-            if len(log.flaws) < _MAX_FLAWS:
-                log.flaws.append(_flaw(number, line, error))
+            flaw = _flaw(number, line, error)
+            if len(log.flaws) < _MAX_FLAWS or (flaw.crashes and not any(kept.crashes for kept in log.flaws)):
+                log.flaws.append(flaw)
             continue
         if line.index(MARK) != line.rindex(MARK) and len(log.glued) < _MAX_FLAWS:
             log.glued.append((record, _KEY.findall(line[: min(line.rindex(MARK), _MAX_SEARCHED)])))
@@ -144,7 +153,7 @@ def _parse(number: int, line: str) -> Record:
         if line[end:].strip():
             raise ValueError
     except ValueError:
-        fields = json.loads(line[start:].strip())  # spaces before the record; or the error that the official one has
+        fields = json.loads(line[start:].rstrip())  # spaces before the record; or the error that the official one has
     if fields is None:
         raise ValueError("not a record")
     time_ms = fields["time_ms"]
@@ -185,7 +194,8 @@ def _keeper(log: Log) -> Callable[[Record], None]:
         log.last = record
         known = seen.get(record.key)
         if known is None:
-            seen[record.key] = Seen(record, record)
+            if len(seen) < _MAX_KEYS or _ASKED_FOR.match(record.key):
+                seen[record.key] = Seen(record, record)
         else:
             known.count += 1
             known.last = record
@@ -199,6 +209,8 @@ def _keeper(log: Log) -> Callable[[Record], None]:
             milestone(record)
         if record.key == "eval_accuracy" and len(log.evaluations) < _MAX_EVALUATIONS:
             log.evaluations.append(record)
+        elif record.key == "seed" and len(log.seeds) < _MAX_SEEDS:
+            log.seeds.append(record)
 
     def milestone(record: Record) -> None:
         nonlocal last_milestone, evaluation_began

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from types import CodeType
 from typing import Any
 
@@ -21,7 +21,6 @@ from mlperf_logging.compliance_checker.mlp_parser.ruleset_100 import LogLine
 from tools.verify.log import Log, Record
 
 _RULE_FILES = importlib.resources.files("mlperf_logging.compliance_checker")
-_RULE_FILE = re.compile(r"training_\d\.\d\.\d/[a-z0-9_]+\.yaml")
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the same values; the C one in a tenth of the time
 
 
@@ -90,60 +89,66 @@ def change_of(ruleset: str) -> Change | None:
 
 
 class Compliance:
-    """The checker of one log: feed it every record in file order, then ask for its complaints."""
+    """The checker of one log: feed it every record in file order, then ask for its complaints.
+
+    The official checker goes through all records for common.yaml, then again for the rule file that the division asks
+    for, then for that of the benchmark. Here those that BERT may ask for are fed from the first record on, and at the
+    end only those that were asked for count. A file that is none of them ends in a traceback there or has no end.
+    """
 
     def __init__(self, ruleset: str, *, as_submitted: bool) -> None:
-        self._as_submitted = as_submitted
-        self._crash: Complaint | None = None
-        self._before: list[Record] = []  # records that rule files asked for later have to see as well
-        self._later_keys = _keys_of_later_files(ruleset)
-        self._passes: list[_Pass] = []
-        self._open(f"training_{ruleset}/common.yaml")
+        names = [f"training_{ruleset}/common.yaml", *_later_files(ruleset)]
+        self._passes = {name: _Pass(rule_file(name, as_submitted)) for name in names}
+        self._first = names[0]
 
     def feed(self, record: Record) -> None:
-        if self._crash or not isinstance(record.key, str):
+        if not isinstance(record.key, str):
             return
-        try:
-            if self._passes[-1].rules.asks_for_more and record.key in self._later_keys:
-                self._before.append(record)
-            concerned = [current for current in self._passes if record.key in current.rules.keys]
-            if concerned:
-                names = _names(record)
-                for current in concerned:
-                    current.feed(record, names)
-                self._open_wanted()
-        except Exception as error:  # a rule that cannot take the record: the official checker ends in a traceback
-            self._crash = Complaint("crash", record.key, f"{type(error).__name__}: {error}", record)
+        concerned = [
+            current for current in self._passes.values() if record.key in current.rules.keys and not current.crash
+        ]
+        if concerned:
+            names = _names(record)
+            for current in concerned:
+                current.feed(record, names)
+            if record.key == "submission_division":
+                self._forget_the_other_division()
 
-    def _open_wanted(self) -> None:
-        while wanted := [name for current in self._passes for name in current.wanted]:
-            for current in self._passes:
-                current.wanted.clear()
-            for name in wanted:
-                self._open(name)
-
-    def _open(self, name: str) -> None:
-        current = _Pass(rule_file(name, self._as_submitted))
-        self._passes.append(current)
-        for record in self._before:
-            if record.key in current.rules.keys:
-                current.feed(record, _names(record))
-        if not current.rules.asks_for_more:
-            self._before.clear()
+    def _forget_the_other_division(self) -> None:
+        """The first record of the division decides for good."""
+        if wanted := self._passes[self._first].wanted:
+            division = PurePosixPath(wanted[0]).name.partition("_")[0]
+            for name in list(self._passes):
+                if name != self._first and not PurePosixPath(name).name.startswith(f"{division}_"):
+                    del self._passes[name]
 
     def complaints(self, log: Log) -> list[Complaint]:
         """All that stands against the log; none if it complies."""
         unparsed = [Complaint("crash" if flaw.crashes else "unparsed", "", flaw.error) for flaw in log.flaws]
-        if self._crash:
-            return [*unparsed, self._crash]
         said = [] if log.num_records else [Complaint("unparsed", "", "No log lines detected")]
-        for position, current in enumerate(self._passes):
-            later = {key for other in self._passes[position + 1 :] for key in other.rules.keys}
+        asked_for = [self._first]
+        for name in asked_for:  # grows meanwhile
+            current = self._passes.get(name)
+            if current is None or asked_for.count(name) > 1:
+                return [*unparsed, Complaint("crash", "", f"no end, or no rules of BERT, in {name}")]
+            if current.crash:
+                return [*unparsed, current.crash]
             # What a later file says of a key takes the place of what an earlier one said.
-            said += [
-                complaint for complaint in current.end() if complaint.key not in later or not complaint.replaceable
+            said = [
+                complaint for complaint in said if complaint.key not in current.rules.keys or not complaint.replaceable
             ]
+            said += current.end()
+            asked_for += current.wanted
         return unparsed + said
+
+
+def _later_files(ruleset: str) -> tuple[str, ...]:
+    """The rule files that a log of BERT may ask for after common.yaml."""
+    kinds = [f"{division}_{what}.yaml" for division in ("closed", "open") for what in ("common", "bert")]
+    names = [f"training_{ruleset}/{kind}" for kind in kinds]
+    if ruleset == "1.1.0":  # its open_common.yaml asks for this one
+        names.append("training_1.0.0/open_bert.yaml")
+    return tuple(names)
 
 
 @dataclass(frozen=True)
@@ -162,17 +167,12 @@ class _RuleFile:
     begin: CodeType | None
     end_before: CodeType | None
     end_checks: tuple[tuple[str, CodeType], ...]
-    asks_for_more: bool  # its rules name a further rule file
 
 
 @functools.cache
 def rule_file(name: str, as_submitted: bool) -> _RuleFile:
-    """A compiled rule file. Raises FileNotFoundError for a name that mlperf-logging does not hold, path or not."""
-    path = _RULE_FILES / name
-    if not _RULE_FILE.fullmatch(name) or not path.is_file():
-        raise FileNotFoundError(f"no rules in {name}")
-    text = path.read_text()
-    blocks = yaml.load(text, Loader=_Loader) or []
+    """A compiled rule file of mlperf-logging."""
+    blocks = yaml.load((_RULE_FILES / name).read_text(), Loader=_Loader) or []
     change = next((change for change in CHANGES if change.rule_file == name), None)
     if change and as_submitted:
         blocks = change.amend(blocks)
@@ -183,18 +183,6 @@ def rule_file(name: str, as_submitted: bool) -> _RuleFile:
         _statements(begin),
         _statements(end.get("PRE")),
         _expressions(end.get("CHECK")),
-        "enqueue_config" in text,
-    )
-
-
-@functools.cache
-def _keys_of_later_files(ruleset: str) -> frozenset[str]:
-    """Keys of the rule files that common.yaml may ask for, without the many records that only it is about."""
-    names = (
-        f"training_{ruleset}/{division}_{what}.yaml" for division in ("closed", "open") for what in ("common", "bert")
-    )
-    return frozenset(
-        key for name in names for as_submitted in (False, True) for key in rule_file(name, as_submitted).keys
     )
 
 
@@ -247,6 +235,7 @@ class _Pass:
     def __init__(self, rules: _RuleFile) -> None:
         self.rules = rules
         self.wanted: list[str] = []  # rule files that its rules ask for
+        self.crash: Complaint | None = None  # where the official checker ends in a traceback
         self._state: dict[str, Any] = {
             "s": {},
             "enqueue_config": self.wanted.append,
@@ -262,6 +251,12 @@ class _Pass:
 
     def feed(self, record: Record, names: dict[str, Any]) -> None:
         """`names` is what the rules' expressions call the record."""
+        try:
+            self._apply(record, names)
+        except Exception as error:  # a rule that cannot take the record
+            self.crash = Complaint("crash", record.key, f"{type(error).__name__}: {error}", record)
+
+    def _apply(self, record: Record, names: dict[str, Any]) -> None:
         key = record.key
         rules = self.rules.keys[key]
         reported = self._reported[key]

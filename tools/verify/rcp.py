@@ -7,12 +7,12 @@ removes scaling.json, so only its parts are used.
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from mlperf_logging.rcp_checker import rcp_checker
 
+from tools.verify.checks import heard
 from tools.verify.log import Log
 from tools.verify.report import Rcp, Run
 from tools.verify.rules.events import number
@@ -33,7 +33,8 @@ class _Checker(rcp_checker.RCP_Checker):
 
 @functools.cache
 def _checker(ruleset: str) -> _Checker:
-    return _Checker("training", ruleset, "bert", verbose=False)
+    with heard():
+        return _Checker("training", ruleset, "bert", verbose=False)
 
 
 def compare(runs: Sequence[Run], logs: Sequence[Log], ruleset: str) -> Rcp | None:
@@ -110,12 +111,8 @@ def _answer(ruleset: str, batch: int, samples: Sequence[float | None]) -> tuple[
         return False, "Insufficient convergence", 1.0
     if record is None:
         return False, message, 1.0
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # it logs to a root logger that it would set up itself
-    try:
+    with heard():
         passed, factor = checker._eval_submission_record(record, list(samples), "")
-    finally:
-        logging.disable(level)
     if not passed and low is None:
         message = f"Missing RCP, please submit RCP with BS = {batch}"
     return bool(passed), message, float(factor)

@@ -33,7 +33,7 @@ def ruleset_named(name: str) -> str:
 
 def ruleset_of_path(path: Path) -> str | None:
     """The round that a folder's name tells, as in training_results_v2.1/ORG/results or v2.1/ORG."""
-    for part in reversed(path.resolve().parts):
+    for part in reversed(path.absolute().parts):
         match = _IN_PATH.match(part)
         if match and (ruleset := f"{match[1]}.{match[2]}.0") in RULESETS:
             return ruleset

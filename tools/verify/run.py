@@ -72,7 +72,7 @@ def _run(log: Log, ruleset: str, findings: tuple[Finding, ...], official: str, s
         organisation=_text(log, "submission_org"),
         platform=_text(log, "submission_platform"),
         status=_status(log),
-        seed=_integer(log.value("seed")),
+        seed=bert.seed_of(log),
         batch=_integer(log.value("global_batch_size")),
         minutes=run_ms / 60_000 if run_ms is not None else None,
         init_s=(start - began) / 1000 if start is not None and began is not None else None,

@@ -21,6 +21,12 @@ def verify(
 
     Raises UnknownRoundError for a round without BERT, UnreadableLogError where there is nothing to judge.
     """
+    try:
+        path.stat()
+    except FileNotFoundError as error:
+        raise UnreadableLogError(f"{path}: no such file or folder") from error
+    except OSError as error:
+        raise UnreadableLogError(f"{path}: {error.strerror}") from error
     ruleset, ruleset_from = _ruleset(path, round_name)
     report = functools.partial(
         Report,
@@ -29,8 +35,6 @@ def verify(
         ruleset_from=ruleset_from,
         rules="as-submitted" if as_submitted else "as-shipped",
     )
-    if not path.exists():
-        raise UnreadableLogError(f"{path}: no such file or folder")
     if not path.is_dir():
         folder = judge_log(path, ruleset, as_submitted=as_submitted)
         return report(kind="log", findings=(), folders=(folder,))
@@ -42,11 +46,14 @@ def verify(
     folders = tuple(judge_folder(place, ruleset, as_submitted=as_submitted, num_runs=num_runs) for place in places)
     if not is_tree:
         return report(kind="folder", findings=(), folders=folders)
-    official = checks.of_tree(path, sorted((path / "systems").glob("*.json")), ruleset)
+    judged = {place.resolve().parent.name for place in places}  # systems whose description is checked with their logs
+    descriptions = [file for file in sorted((path / "systems").glob("*.json")) if file.stem not in judged]
+    others = [checks.system_description(file, ruleset) for file in descriptions]
+    official = [*others, checks.repository(path)]
     found = [
         *package.check_tree(path),
         *_names(places),
-        *checks.findings(official, ruleset, as_submitted=as_submitted),
+        *checks.findings([*others, checks.repository(path, hidden=False)], ruleset, as_submitted=as_submitted),
     ]
     findings = tuple(finding.at(path) for finding in fold(found))
     return report(kind="tree", findings=findings, folders=folders, checks=tuple(official))

@@ -6,19 +6,29 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from tools.verify.finding import Finding, Rule, Severity
+from tools.verify.finding import Finding, Rule, Severity, shorten, shown
 from tools.verify.log import Log, milliseconds
 from tools.verify.report import Rcp, Run
+from tools.verify.rules.lines import is_truncated
 
 _RESULTS = "training rules, Benchmark Results"
 _CONSISTENT = "training rules, System and framework must be consistent"
 
 COUNT = Rule("runs.count", _RESULTS, "ten runs")
-FAILED = Rule("runs.failed", _RESULTS, "at most one run did not converge, and every other log stands")
+FAILED = Rule(
+    "runs.failed",
+    _RESULTS,
+    "at most one run did not converge, and every other log stands",
+    explains=("official.seeds",),
+)
 SUBMISSION = Rule("runs.submission", _CONSISTENT, "all runs are of one submission")
 SETTINGS = Rule("runs.settings", "training rules, Hyperparameters", "all runs have the same batch and hyperparameters")
-SEEDS = Rule("runs.seeds", "training rules, Random numbers", "every run has a seed of its own")
-SAME = Rule("runs.distinct", _RESULTS, "no run is there twice", explains=("runs.seeds", "runs.overlap"))
+SEEDS = Rule(
+    "runs.seeds", "training rules, Random numbers", "every run has a seed of its own", explains=("official.seeds",)
+)
+SAME = Rule(
+    "runs.distinct", _RESULTS, "no run is there twice", explains=("runs.seeds", "runs.overlap", "official.seeds")
+)
 OVERLAP = Rule("runs.overlap", "training rules, Run Results", "one system runs one run at a time")
 RCP = Rule(
     "runs.rcp",
@@ -68,6 +78,8 @@ def _count(runs: Sequence[Run], num_runs: int) -> Iterator[Finding]:
         return
     fields = {"expected": f"exactly {num_runs} files result_*.txt", "mend": "run the missing ones"}
     if len(runs) > num_runs:
+        fields["mend"] = f"keep {num_runs}"
+    if len(runs) > num_runs > 2:
         first = _window(runs, num_runs)
         fields["mend"] = (
             f"keep {num_runs} consecutive runs, those whose score is closest to the median of all such windows: "
@@ -104,31 +116,32 @@ def _failed(runs: Sequence[Run]) -> Iterator[Finding]:
             f"{len(failed)} of {len(runs)} logs do not stand: {names}",
             expected="at most one run that did not converge; no log that is wrong otherwise",
             mend="mend what is said of each log",
+            explains=("runs.rcp",) if sum(not run.converged for run in failed) > 1 else (),
         )
 
 
 def _equal(rule: Rule, key: str, logs: Sequence[Log]) -> Iterator[Finding]:
     by_value: dict[str, list[Log]] = {}
     for log in logs:
-        if log.num_records:
-            by_value.setdefault(repr(log.value(key)), []).append(log)
+        if log.num_records and not is_truncated(log):
+            by_value.setdefault(shown(log.value(key)), []).append(log)
     if len(by_value) < 2:
         return
     few = min(by_value.values(), key=len)
-    shown = "; ".join(
+    values = "; ".join(
         f"{value} in {_names([log.path for log in having])}"
         for value, having in sorted(by_value.items(), key=lambda item: -len(item[1]))[:4]
     )
     record = few[0].first(key)
     platform = key == "submission_platform"  # free text, that no tool reads
     yield (rule.warning if platform else rule.error)(
-        f"{key} differs: {shown}",
+        f"{key} differs: {values}",
         key=key,
         expected="the same in every run",
         mend="runs of other settings belong into a folder of their own",
         path=few[0].path,
         line=record.line if record else None,
-        text=record.text[:160].rstrip() if record else "",
+        text=shorten(record.text) if record else "",
     )
 
 

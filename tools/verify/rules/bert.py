@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tools.verify import rounds
-from tools.verify.finding import Finding, Rule, shorten
+from tools.verify.finding import Finding, Rule, shorten, shown
 from tools.verify.log import Log, Record
 from tools.verify.rules.events import number, samples_of, target_of
 
@@ -19,13 +19,13 @@ BENCHMARK = Rule(
     "submission.benchmark",
     "mlperf-logging, common.yaml",
     "the benchmark is 'bert'",
-    explains=("key:submission_benchmark", "official.none-passes"),
+    explains=("key:submission_benchmark", "official.none-passes", "official.crash"),
 )
 DIVISION = Rule(
     "submission.division",
     "mlperf-logging, common.yaml",
     "the division is 'closed' or 'open'",
-    explains=("key:submission_division", "key:init_stop"),
+    explains=("key:submission_division", "key:init_stop", "official.crash"),
 )
 STATUS = Rule(
     "submission.status",
@@ -103,15 +103,11 @@ def _place(record: Record) -> dict[str, Any]:
     return {"key": record.key, "line": record.line, "text": shorten(record.text)}
 
 
-def _shown(value: object) -> str:
-    return shorten(repr(value))
-
-
 def _submission(log: Log, ruleset: str) -> Iterator[Finding]:
     benchmark, division, status = (log.first(f"submission_{name}") for name in ("benchmark", "division", "status"))
     if benchmark and benchmark.value != "bert":
         yield BENCHMARK.error(
-            f"submission_benchmark is {_shown(benchmark.value)}",
+            f"submission_benchmark is {shown(benchmark.value)}",
             key=benchmark.key,
             expected="'bert', in lower case: the official checker crashes on any other spelling",
             mend="log 'bert'",
@@ -120,17 +116,18 @@ def _submission(log: Log, ruleset: str) -> Iterator[Finding]:
         )
     if division is None or division.value not in ("closed", "open"):
         yield DIVISION.error(
-            f"submission_division is {_shown(division.value)}" if division else "no submission_division",
+            f"submission_division is {shown(division.value)}" if division else "no submission_division",
             key="submission_division",
             expected="'closed' or 'open', in lower case, before init_stop: it selects the rules",
             mend="log submission_division right after init_start",
             line=division.line if division else None,
             text=shorten(division.text) if division else "",
+            absent=division is None,
         )
     if status and status.value not in _STATUSES:
         restricted = not rounds.at_least(ruleset, "4.1.0")
         yield (STATUS.error if restricted else STATUS.warning)(
-            f"submission_status is {_shown(status.value)}",
+            f"submission_status is {shown(status.value)}",
             key=status.key,
             expected=f"one of {', '.join(_STATUSES)}",
             mend="log the availability of the system",
@@ -148,7 +145,7 @@ def _hyperparameters(log: Log) -> Iterator[Finding]:
         record = log.first(key)
         if record and not _positive_integer(record.value):
             yield rule.error(
-                f"{key} is {_shown(record.value)}",
+                f"{key} is {shown(record.value)}",
                 key=key,
                 expected=f"an integer from 1 to {_MAX_COUNT:,}",
                 mend=f"log the {key} that the run used",
@@ -161,15 +158,15 @@ def _hyperparameters(log: Log) -> Iterator[Finding]:
             yield _strict(
                 log,
                 HYPERPARAMETER,
-                f"{key} is {_shown(record.value)}",
+                f"{key} is {shown(record.value)}",
                 record,
                 expected=expected,
                 mend="log the value that the optimizer used",
             )
     name = log.first("opt_name")
-    if name and not is_open(log) and "lamb" not in str(name.value).lower():
+    if name and not is_open(log) and "lamb" not in shown(name.value).lower():
         yield OPTIMIZER.error(
-            f"opt_name is {_shown(name.value)}",
+            f"opt_name is {shown(name.value)}",
             key="opt_name",
             expected="LAMB in the closed division",
             mend="train with LAMB, or submit in the open division",
@@ -203,16 +200,23 @@ def _seed(log: Log, ruleset: str) -> Iterator[Finding]:
             yield (SEED.error if rounds.at_least(ruleset, "4.1.0") else SEED.warning)(
                 "no seed",
                 key="seed",
+                absent=True,
                 expected="at least one in each closed run from round 4.1 on",
                 mend="draw the seed from the clock or the system and log it",
             )
         return
-    try:
-        int(record.value)
-    except (TypeError, ValueError, OverflowError):
+    if seed_of(log) is None:
         yield _strict(
-            log, SEED, f"seed is {_shown(record.value)}", record, expected="an integer", mend="log the seed as a number"
+            log, SEED, f"seed is {shown(record.value)}", record, expected="an integer", mend="log the seed as a number"
         )
+
+
+def seed_of(log: Log) -> int | None:
+    """The first seed, as the official seed checker reads it; None for none and for what is no integer."""
+    try:
+        return int(log.value("seed"))
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _cache(log: Log) -> Iterator[Finding]:
@@ -230,7 +234,7 @@ def _cache(log: Log) -> Iterator[Finding]:
         if record.value is None:  # as some published logs have it: the event alone
             yield CACHE.warning("cache_clear says neither true nor false", **_place(record), **fields)
         else:
-            message = "the caches were not cleared" if plain else f"cache_clear is {_shown(record.value)}"
+            message = "the caches were not cleared" if plain else f"cache_clear is {shown(record.value)}"
             yield _strict(log, CACHE, message, record, **fields)
 
 
@@ -241,7 +245,7 @@ def _task(log: Log) -> Iterator[Finding]:
     ):
         record = log.first(key)
         if record and record.value != wanted:
-            message = f"{key} is {_shown(record.value)}"
+            message = f"{key} is {shown(record.value)}"
             yield _strict(
                 log, rule, message, record, expected=str(wanted), mend="train and evaluate on the reference's samples"
             )
@@ -257,9 +261,9 @@ def _eval_samples(log: Log) -> Iterator[Finding]:
     padded = count is not None and rounds.EVAL_SAMPLES <= count <= _MAX_EXTRA_EVAL * rounds.EVAL_SAMPLES
     fields = {"expected": "10000", "mend": "evaluate on the 10,000 samples and count no padding"}
     if padded:
-        yield EVAL_SAMPLES.warning(f"eval_samples is {_shown(record.value)}", **_place(record), **fields)
+        yield EVAL_SAMPLES.warning(f"eval_samples is {shown(record.value)}", **_place(record), **fields)
     else:
-        yield _strict(log, EVAL_SAMPLES, f"eval_samples is {_shown(record.value)}", record, **fields)
+        yield _strict(log, EVAL_SAMPLES, f"eval_samples is {shown(record.value)}", record, **fields)
 
 
 def _train_samples(log: Log) -> Iterator[Finding]:
@@ -269,7 +273,7 @@ def _train_samples(log: Log) -> Iterator[Finding]:
     count = number(record.value)
     fields = {"expected": "the samples trained on until the run ended", "mend": "count them in the training loop"}
     if count is None or count <= 0:
-        yield TRAIN_SAMPLES.error(f"train_samples is {_shown(record.value)}", **_place(record), **fields)
+        yield TRAIN_SAMPLES.error(f"train_samples is {shown(record.value)}", **_place(record), **fields)
         return
     last = samples_of(log.evaluations[-1]) if log.evaluations else None
     if last is None or last == count or log.count("eval_accuracy") > len(log.evaluations):
@@ -287,16 +291,16 @@ def _train_samples(log: Log) -> Iterator[Finding]:
 
 
 def has_placeholder(log: Log) -> bool:
-    """Its evaluations say no samples: epoch_num is an epoch, and the same for all, or below one batch."""
-    samples = [samples_of(record) for record in log.evaluations]
+    """Its evaluations say no samples: every epoch_num is below one batch, so it counts epochs."""
+    samples = [count for record in log.evaluations if (count := samples_of(record)) is not None]
     batch = number(log.value("global_batch_size")) or 1
-    last = samples[-1] if samples else None
-    return last is not None and last < max(batch, 2)
+    return bool(samples) and max(samples) < max(batch, 2)
 
 
 def _interval(log: Log, ruleset: str) -> Iterator[Finding]:
     batch = log.value("global_batch_size")
-    if not _positive_integer(batch) or has_placeholder(log):
+    every = log.count("eval_accuracy") == len(log.evaluations)  # of very many, only the first are there
+    if not _positive_integer(batch) or has_placeholder(log) or not every:
         return
     interval = rounds.eval_interval(ruleset, batch)
     gaps = _gaps(log, late=rounds.first_eval(ruleset, batch) - interval)
@@ -326,7 +330,7 @@ def _gaps(log: Log, late: int) -> Iterator[tuple[float, Record]]:
 
 def _scaled_down(log: Log) -> Finding:
     said = [
-        f"{key} {_shown(log.value(key))}"
+        f"{key} {shown(log.value(key))}"
         for key in ("max_sequence_length", "eval_samples", "target_accuracy")
         if log.first(key)
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from tools.verify import rounds
-from tools.verify.finding import Finding, Rule, shorten
+from tools.verify.finding import Finding, Rule, shorten, shown
 from tools.verify.log import Log, Record, milliseconds
 
 _RUN = "training rules, Run Results"
@@ -45,7 +45,7 @@ def _unit(log: Log) -> Iterator[Finding]:
     time = record.time_ms
     hint = "seconds, it seems: " if isinstance(time, float | int) and 1e9 < abs(time) < 1e10 else ""
     yield finding(
-        f"{hint}time_ms is {shorten(repr(time))} ({log.odd_times.count:,} records)",
+        f"{hint}time_ms is {shown(time)} ({log.odd_times.count:,} records)",
         key=record.key,
         expected="an integer of milliseconds since 1970: in another unit the score is wrong by that factor",
         mend="int(time.time() * 1000), as mllog does",

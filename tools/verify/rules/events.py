@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from tools.verify import rounds
-from tools.verify.finding import Finding, Rule, shorten
+from tools.verify.finding import Finding, Rule, shorten, shown
 from tools.verify.log import Log, Record, milliseconds
+from tools.verify.rules import lines
 
 _RUN = "training rules, Run Results"
 _QUALITY = "training rules, Quality measure"
@@ -51,8 +52,8 @@ def number(value: object) -> float | None:
 
 def samples_of(record: Record) -> float | None:
     """After how many samples an evaluation was made, as the log has it."""
-    samples = number(record.meta("epoch_num"))
-    return number(record.meta("samples_count")) if samples is None else samples
+    metadata = record.metadata if isinstance(record.metadata, dict) else {}
+    return number(metadata.get("epoch_num", metadata.get("samples_count")))
 
 
 def target_of(log: Log, ruleset: str) -> float:
@@ -94,16 +95,13 @@ def check(log: Log, ruleset: str) -> Iterator[Finding]:
 def _once(log: Log, rule: Rule, key: str) -> Iterator[Finding]:
     seen = log.seen.get(key)
     if seen is None:
-        follows = {
-            "run_start": ("key:block_start", "key:run_stop", "key:epoch_start"),
-            "init_stop": ("key:run_start", "key:block_start", "key:run_stop"),
-        }
         yield rule.error(
             f"no {key}",
             key=key,
             expected=f"exactly one {key}",
             mend=f"log {key} on one rank, once",
-            explains=follows.get(key, ()),
+            explains=lines.lost(key),
+            absent=True,
         )
     elif seen.count > 1:
         first, last = milliseconds(seen.first), milliseconds(seen.last)
@@ -139,7 +137,7 @@ def _status(log: Log) -> Iterator[Finding]:
         return
     status, reason = stop.meta("status"), stop.meta("reason")
     yield STATUS.error(
-        f"the run's status is {status!r}" + (f" ({shorten(str(reason))})" if reason else ""),
+        f"the run's status is {shown(status)}" + (f" ({shown(reason)})" if reason else ""),
         key="run_stop",
         expected="'success'",
         mend="run again; of the runs of a submission one may have failed"
@@ -156,6 +154,7 @@ def _evaluations(log: Log) -> Iterator[Finding]:
         yield EVALUATED.error(
             "no eval_accuracy",
             key="eval_accuracy",
+            absent=True,
             expected="one for each evaluation",
             mend="evaluate inside the run and log eval_accuracy with epoch_num, the samples trained on so far",
         )
@@ -182,13 +181,13 @@ def _first(rule: Rule, log: Log, complaint: Callable[[Record], str], expected: s
 def _accuracy_complaint(record: Record) -> str:
     accuracy = number(record.value)
     if accuracy is None or not 0 <= accuracy < 1:
-        return f"an accuracy of {shorten(repr(record.value))}"
+        return f"an accuracy of {shown(record.value)}"
     return ""
 
 
 def _samples_complaint(record: Record) -> str:
     if samples_of(record) is None:
-        return f"an evaluation whose epoch_num is {shorten(repr(record.meta('epoch_num')))}"
+        return f"an evaluation whose epoch_num is {shown(record.meta('epoch_num'))}"
     return ""
 
 
@@ -210,7 +209,7 @@ def _target(log: Log, ruleset: str) -> Iterator[Finding]:
     target = target_of(log, ruleset)
     best = max((accuracy for record in log.evaluations if (accuracy := number(record.value)) is not None), default=None)
     last = log.evaluations[-1]
-    own_target = log.value("submission_division") == "open" and number(log.value("target_accuracy")) is None
+    own_target = log.value("submission_division") == "open" and log.first("target_accuracy") is None
     stop = log.first("run_stop")
     finding = TARGET.warning if own_target else TARGET.error
     yield finding(

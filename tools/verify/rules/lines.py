@@ -27,6 +27,8 @@ TRUNCATED = Rule(
         "eval.some",
         "run.target",
         "bert.train-samples",
+        "submission.division",
+        "seed.logged",
     ),
 )
 BROKEN = Rule(
@@ -35,13 +37,27 @@ BROKEN = Rule(
 GLUED = Rule("line.single", _FORMAT, "one record on a line", explains=("run.target",))
 UNNAMED = Rule("record.named", _FORMAT, "a record says its namespace and event type")
 
-_END_KEYS = ("block_stop", "epoch_stop", "train_samples", "eval_samples")
+_BEFORE_STOP = ("train_samples", "eval_samples")
+_FOLLOWS = {  # what else the want of a record explains: official checks of other keys, rules of our own
+    "init_start": ("key:init_stop",),
+    "init_stop": ("key:run_start", "key:block_start", "key:run_stop"),
+    "run_start": ("key:block_start", "key:epoch_start", "key:run_stop"),
+    "submission_division": ("key:init_stop",),
+    "eval_accuracy": ("bert.interval", "bert.train-samples", "run.target"),
+}
+
+
+def lost(key: str) -> tuple[str, ...]:
+    """What the want of a record explains."""
+    return (f"key:{key}", *_FOLLOWS.get(key, ()))
 
 
 def is_truncated(log: Log) -> bool:
-    """It stops in the middle: no run_stop and nothing of what stands around one."""
-    last_keys = {log.last.key} if log.last else set()
-    return bool(log.num_records) and not log.count("run_stop") and not last_keys.intersection(_END_KEYS)
+    """It stops in the middle: inside a record, or without run_stop and what stands before one."""
+    if log.count("run_stop"):
+        return False
+    inside_record = log.cut and any(flaw.line == log.num_lines for flaw in log.flaws)
+    return inside_record or (log.num_records > 0 and not all(log.count(key) for key in _BEFORE_STOP))
 
 
 def check(log: Log) -> Iterator[Finding]:
@@ -51,33 +67,20 @@ def check(log: Log) -> Iterator[Finding]:
             expected="the records of a run",
             mend="leave it out, or run again: nothing was logged",
             explains=("official.unparsed", "official.count", "official.alternatives"),
-            run_outcome=True,
         )
         return
     truncated = is_truncated(log)
     if truncated:
         yield _truncated(log, log.last)
-    for flaw in log.flaws:
-        if truncated and flaw.line == log.num_lines:
-            continue  # the line at which it was cut
-        yield BROKEN.error(
-            f"not a whole MLLOG record: {flaw.error}",
-            expected="one JSON object with key, value, time_ms and metadata after :::MLLOG",
-            mend="only one process may write the file, and each record with one write",
-            line=flaw.line,
-            text=shorten(flaw.text),
-            explains=tuple(f"key:{key}" for key in flaw.keys),
-        )
-    if log.num_flaws > len(log.flaws):
-        yield BROKEN.error(f"{log.num_flaws - len(log.flaws):,} more lines are no whole MLLOG records")
-    for record, lost in log.glued:
-        yield (GLUED.error if lost else GLUED.warning)(
+    yield from _broken(log, truncated)
+    for record, keys in log.glued:
+        yield (GLUED.error if keys else GLUED.warning)(
             "two records on one line: the official parser reads the last and loses the others",
             expected="a line for each record",
             mend="only one process may write the file, and each record with one write",
             line=record.line,
             text=shorten(record.text),
-            explains=tuple(f"key:{key}" for key in lost),
+            explains=tuple(name for key in keys for name in lost(key)),
         )
     if log.unnamed:
         yield UNNAMED.warning(
@@ -89,6 +92,21 @@ def check(log: Log) -> Iterator[Finding]:
         )
 
 
+def _broken(log: Log, truncated: bool) -> Iterator[Finding]:
+    """One finding for all broken lines, at the first; the line at which a log was cut is not one of them."""
+    flaws = [flaw for flaw in log.flaws if not (truncated and flaw.line == log.num_lines)]
+    if flaws:
+        first, more = flaws[0], log.num_flaws - (len(log.flaws) - len(flaws)) - 1
+        yield BROKEN.error(
+            f"not a whole MLLOG record: {first.error}" + (f" (and {more:,} more lines)" if more else ""),
+            expected="one JSON object with key, value, time_ms and metadata after :::MLLOG",
+            mend="only one process may write the file, and each record with one write",
+            line=first.line,
+            text=shorten(first.text),
+            explains=tuple(name for flaw in flaws for key in flaw.keys for name in lost(key)),
+        )
+
+
 def _truncated(log: Log, last: Record | None) -> Finding:
     where = "in the run" if log.count("run_start") else "before the run began"
     return TRUNCATED.error(
@@ -97,5 +115,5 @@ def _truncated(log: Log, last: Record | None) -> Finding:
         mend="the run was killed or the file cut: take the whole file, or run again",
         line=last.line if last else None,
         text=shorten(last.text) if last else "",
-        run_outcome=True,
+        run_outcome=log.count("run_start") > 0,
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tools.verify.finding import Finding, Rule, shorten
+from tools.verify.finding import Finding, Rule, shorten, shown
 from tools.verify.log import Log
 from tools.verify.official import Complaint, change_of
+from tools.verify.rules.lines import lost
 
 _SOURCE = "mlperf-logging, rule files of the round"
 
@@ -69,11 +70,26 @@ def _finding(complaint: Complaint, log: Log) -> Finding:
     return _RULES[complaint.kind].error(
         _message(complaint, log),
         expected=complaint.test if complaint.kind == "count" else f"what the rule says: {shorten(complaint.test)}",
-        mend=_MEND.get(complaint.key, ""),
+        mend=_MEND.get(complaint.key) or _mend(complaint),
         key=complaint.key,
+        explains=_explained(complaint),
         line=record.line if record else None,
         text=shorten(record.text) if record else "",
     )
+
+
+def _mend(complaint: Complaint) -> str:
+    if complaint.kind == "count":
+        return f"log {complaint.key} once, on one rank" if complaint.count else f"log {complaint.key}, {complaint.test}"
+    if complaint.kind == "alternatives":
+        return "log one of them"
+    return "log what the rule asks for"
+
+
+def _explained(complaint: Complaint) -> tuple[str, ...]:
+    if complaint.kind != "count" or complaint.count:
+        return ()
+    return (*lost(complaint.key), *(("official.end",) if complaint.key == "weights_initialization" else ()))
 
 
 def _message(complaint: Complaint, log: Log) -> str:
@@ -82,13 +98,13 @@ def _message(complaint: Complaint, log: Log) -> str:
         if not complaint.count:
             return f"no {key}"
         seen = log.seen[key]
-        values = ", ".join(f"{shorten(repr(r.value))} (line {r.line:,})" for r in (seen.first, *seen.others))
+        values = ", ".join(f"{shown(r.value)} (line {r.line:,})" for r in (seen.first, *seen.others))
         return f"{complaint.count:,} records of {key} that differ: {values}"
     return {
         "alternatives": f"none of {complaint.test.removeprefix('at least one of ')}",
         "check": f"{key} fails a check of the official rules",
         "none passes": f"no record of {key} passes the official rules",
         "end": "the log as a whole fails the official rules",
-        "unparsed": f"the official parser refuses lines: {complaint.test}",
-        "crash": f"the official checker crashes: {complaint.test}",
+        "unparsed": f"the official parser refuses lines: {shorten(complaint.test)}",
+        "crash": f"the official checker crashes: {shorten(complaint.test)}",
     }[complaint.kind]

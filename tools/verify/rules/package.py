@@ -43,8 +43,8 @@ STRINGS = Rule(
 
 _REQUIRED = ("README.md", "setup.sh", "init_datasets.sh", "run_and_time.sh", "LICENSE")
 _COMPILED = re.compile(r"(\.(pyc|pyo|o|so|a|egg|whl|class|obj|dll)|\.so\.\d.*)$")
-_COMPILED_FOLDERS = {"__pycache__", "build", "dist", "node_modules"}
-_HOME = re.compile(rb"(?<![\w.])/(?:home|Users)/[A-Za-z0-9_][\w.-]*|(?<![\w./])/root/[\w.-]+")
+_COMPILED_FOLDERS = {"__pycache__", "node_modules"}
+_HOME = re.compile(rb"(?<![\w.])(?<!\w[\"'])/(?:home|Users)/[A-Za-z0-9_][\w.-]*|(?<![\w./])(?<!\w[\"'])/root/[\w.-]+")
 
 
 def check_tree(root: Path) -> Iterator[Finding]:
@@ -88,10 +88,10 @@ def _leftovers(code: Path) -> Iterator[Finding]:
 
 def _homes(code: Path) -> Iterator[Finding]:
     for path in sorted(code.rglob("*")):
-        if not path.is_file() or path.is_symlink() or path.stat().st_size > _MAX_SCANNED:
-            continue
-        content = path.read_bytes()
-        if b"\0" in content[:1024]:
+        try:
+            content = _text_of(path)
+        except OSError as error:
+            yield HOMES.error(f"cannot read it ({error.strerror})", mend="make it readable", path=path)
             continue
         if match := _HOME.search(content):
             line = content.count(b"\n", 0, match.start()) + 1
@@ -103,6 +103,14 @@ def _homes(code: Path) -> Iterator[Finding]:
                 line=line,
                 text=shorten(content.split(b"\n")[line - 1].decode("latin-1")),
             )
+
+
+def _text_of(path: Path) -> bytes:
+    """Nothing for what is no text file, or too long."""
+    if not path.is_file() or path.is_symlink() or path.stat().st_size > _MAX_SCANNED:
+        return b""
+    content = path.read_bytes()
+    return b"" if b"\0" in content[:1024] else content
 
 
 def _listed(rule: Rule, paths: Sequence[Path], root: Path, what: str, expected: str, mend: str) -> Iterator[Finding]:
@@ -148,6 +156,7 @@ def _division(path: Path, description: dict[str, Any], runs: Sequence[Run]) -> I
             if spelled
             else "describe the system for the division of the results",
             path=path,
+            explains=("official.system-description",) if described is None else (),
         )
 
 
