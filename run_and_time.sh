@@ -43,7 +43,7 @@ fi
 # takes an old one. The others write no log.
 claim() { (set -o noclobber && : >"$1") 2>/dev/null; }
 if ((number > 0)); then
-  :
+  [[ ! -s ${RESULT_FILE:-} ]] || exit 2 # the first one says why
 elif [[ -n ${RESULT_FILE:-} ]]; then
   [[ $RESULT_FILE != -* ]] || RESULT_FILE=./$RESULT_FILE
   if ! { mkdir -p -- "$(dirname -- "$RESULT_FILE")" && claim "$RESULT_FILE"; }; then

@@ -282,8 +282,9 @@ def _contradictions(config: Config) -> list[str]:
         found.append(f"NUM_STRATA={config.num_strata} must be at most MAX_LENGTH={config.max_length}")
     if config.initialisation == "relative_offset" and config.hidden_size // config.num_heads % 2:
         found.append("INITIALISATION=relative_offset needs an even head width, HIDDEN_SIZE / NUM_HEADS")
-    if config.decay_start_step >= (config.decay_steps or config.max_steps):
-        found.append(f"DECAY_START_STEP={config.decay_start_step} must be below DECAY_STEPS, {config.decay_steps or config.max_steps}")
+    decay_steps = config.decay_steps or config.max_steps
+    if config.decay_start_step >= decay_steps:
+        found.append(f"DECAY_START_STEP={config.decay_start_step} must be below DECAY_STEPS={decay_steps}")
     schedule = _derived(config)
     last = config.max_steps * config.global_batch
     if schedule.eval_start_samples > last:

@@ -1,14 +1,25 @@
-"""An MPI's processes in, who they are and where they meet out. Collectives are torch's; MPI only introduces."""
+"""An MPI's processes in, who they are and where they meet out. Collectives are torch's; MPI only introduces.
+
+`python -m benchmarks.bert.mpi` asks MPI and ends: a process may start MPI once only, and one that ends otherwise than
+through it, as a rank that fails does, makes mpirun kill the rest, the one that still verifies the log among them.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE")  # of Open MPI, and of MPICH and its kin
 _PORTS = range(20_000, 30_000)  # below the ephemeral ones
+
+
+class MpiError(ValueError):
+    """MPI cannot be asked; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +41,23 @@ def announced(variables: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def discover(variables: Mapping[str, str]) -> MpiProcess | None:
-    """None where nothing is announced. Needs mpi4py where something is.
-
-    MPI is taken down again at once: a rank that dies later is then torch's to notice, and no library waits for it.
-    """
+    """None where nothing is announced. Raises MpiError where MPI cannot be asked, as without mpi4py."""
     if announced(variables) is None:
         return None
+    command = [sys.executable, "-m", "benchmarks.bert.mpi"]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, close_fds=False, check=False)  # one is mpirun's connection
+    if answer.returncode:
+        raise MpiError("mpirun started this process, but MPI cannot be asked; is mpi4py there (requirements-mpi.txt)?")
+    return MpiProcess(**json.loads(answer.stdout))
+
+
+def main() -> None:
     from mpi4py import MPI as mpi  # noqa: N811 - the environment's MPI is started by this import
 
     world = mpi.COMM_WORLD
     node = world.Split_type(mpi.COMM_TYPE_SHARED)
     host, port = world.bcast(_meeting_place(world.size == node.size) if world.rank == 0 else None)
-    process = MpiProcess(world.rank, world.size, node.rank, node.size, host, port)
-    mpi.Finalize()
-    return process
+    print(json.dumps(asdict(MpiProcess(world.rank, world.size, node.rank, node.size, host, port))))
 
 
 def _meeting_place(one_node: bool) -> tuple[str, int]:
@@ -56,3 +70,7 @@ def _meeting_place(one_node: bool) -> tuple[str, int]:
                 continue
             return host, port
     raise OSError(f"no free port from {_PORTS.start} to {_PORTS.stop - 1}")
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from benchmarks.bert.mpi import MPI, MpiProcess, discover
+from benchmarks.bert.mpi import MPI, MpiError, MpiProcess, discover
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 SLURM = (
@@ -67,7 +67,11 @@ def from_launcher(variables: Mapping[str, str]) -> World:
     slurm = _of_slurm(variables) if "SLURM_STEP_ID" in variables and "SLURM_PROCID" in variables else None
     if "RANK" in variables or "WORLD_SIZE" in variables:
         return _fitting("torchrun", _of_torchrun(variables), slurm)
-    if (process := discover(variables)) is not None:
+    try:
+        process = discover(variables)
+    except MpiError as error:
+        raise WorldError(str(error)) from error
+    if process is not None:
         return _fitting("mpirun", _of_mpi(process), slurm)
     return slurm or _ALONE
 

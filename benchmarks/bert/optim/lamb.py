@@ -47,7 +47,9 @@ class Lamb(Optimizer):
         torch._foreach_add_(m, torch._foreach_mul(g, (1 - b1) * kept))
         torch._foreach_mul_(v, 1 - (1 - b2) * kept)
         torch._foreach_add_(v, torch._foreach_mul(torch._foreach_mul(g, g), (1 - b2) * kept))
-        steps_N = torch.stack(t).clamp(min=1.0).double()  # 0 before the first step that counts; 1 - b2^t cancels in fp32
+        steps_N = (
+            torch.stack(t).clamp(min=1.0).double()
+        )  # 0 before the first step that counts; 1 - b2^t cancels in fp32
         update = torch._foreach_div(v, (1 - b2**steps_N).float().unbind())
         torch._foreach_sqrt_(update)
         torch._foreach_add_(update, group["eps"])
