@@ -13,7 +13,19 @@ from benchmarks.bert.config import VARIABLES
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Read by scripts and tests alone, so no field of the configuration.
-SCRIPT_VARIABLES = {"CONFIG", "PYTHON", "VENV", "TESTS", "OMP_NUM_THREADS", "REFERENCE_VOCAB", "PIP_EXTRA_INDEX_URL"}
+SCRIPT_VARIABLES = {
+    "CONFIG",
+    "PYTHON",
+    "VENV",
+    "TESTS",
+    "OMP_NUM_THREADS",
+    "REFERENCE_VOCAB",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "GLOO_SOCKET_IFNAME",
+    "MPI_PREFIXES",
+    "PIP_EXTRA_INDEX_URL",
+}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
