@@ -1,7 +1,8 @@
-"""The submission tree that tools.package builds: what is in it, what it refuses, and that nothing half is ever left."""
+"""The submission tree that tools.package builds: what is in it, and what its texts and scripts say."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -14,15 +15,17 @@ import pytest
 from mlperf_logging.package_checker.package_checker import check_systems, check_training_result_files
 from mlperf_logging.repo_checker import repo_checker
 
-from benchmarks.bert.config import VARIABLES, load
+from benchmarks.bert.config import CLIPS, INITIALISATIONS, OPTIMIZERS, VARIABLES, load
+from benchmarks.bert.data.plan import STRATEGIES
 from tests.support import packages
-from tests.support.packages import HIDDEN, ORGANISATION, SOURCES, SYSTEM, Build, configuration, git
+from tests.support.packages import CODE, HIDDEN, ORGANISATION, SOURCES, SYSTEM, Build, configuration, git
 from tests.support.submissions import set_value
-from tests.support.tiny import ROOT
+from tools.package.readme import readme
+from tools.package.results import read_results
 from tools.package.scripts import config_file
 from tools.verify.__main__ import main as verify_main
 
-CODE = Path("benchmarks/bert/implementations/pytorch")
+CHOICES = {"CLIP": CLIPS, "OPTIMIZER": OPTIMIZERS, "LOADING": (*STRATEGIES,), "INITIALISATION": INITIALISATIONS}
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +142,21 @@ def test_the_readme_says_what_it_takes_to_repeat_the_runs(built: Build) -> None:
         assert words in text, words
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name, values in CHOICES.items() for value in values],
+)
+def test_the_readme_has_words_for_every_choice(built: Build, name: str, value: str) -> None:
+    results = read_results(built.results)
+
+    def text(value: str) -> str:
+        chosen = dataclasses.replace(results, configuration=results.configuration | {name: value})
+        return readme(chosen, submitter=ORGANISATION, implementation="pytorch", commit="0" * 40)
+
+    assert f"{name}=`{value}`" not in text(value)
+    assert f"{name}=`another`" in text("another")  # what stands where there are none
+
+
 def test_data_at_an_absolute_place_are_asked_for(build: Build) -> None:
     place = "/" + "home/ann/data"  # in one piece, it would be a home path of this very file
     for log in build.results.iterdir():
@@ -150,48 +168,6 @@ def test_data_at_an_absolute_place_are_asked_for(build: Build) -> None:
     assert (refused.returncode, "DATA_DIR" in refused.stderr) == (2, True)
     given = subprocess.run([folder / "run_and_time.sh"], env=os.environ | {"DATA_DIR": "mine"}, capture_output=True)
     assert given.stdout == b"trial 56 mine \n"
-
-
-# --- the commit
-
-
-def test_the_working_folder_is_not_in_the_tree(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
-    assert build() == 0
-    assert "the working folder differs" not in capsys.readouterr().err
-    shutil.rmtree(build.out)
-    (build.repository / "README.md").write_text("changed\n")
-    (build.repository / "new.py").touch()
-    (build.repository / "old.pyc").touch()
-    assert build() == 0
-    warning = capsys.readouterr().err
-    assert "warning: the working folder differs" in warning
-    assert "'README.md', 'new.py'\n" in warning
-    assert (build.tree / CODE / "README.md").read_text() == SOURCES["README.md"]
-    assert not (build.tree / CODE / "new.py").exists()
-
-
-def test_an_earlier_commit_is_packaged(build: Build) -> None:
-    (build.repository / "README.md").write_text("later\n")
-    packages.commit(build.repository)
-    assert build("--commit", "HEAD~1") == 0
-    assert (build.tree / CODE / "README.md").read_text() == SOURCES["README.md"]
-    shutil.rmtree(build.out)
-    assert build() == 0
-    assert (build.tree / CODE / "README.md").read_text() == "later\n"
-
-
-def test_own_settings_of_git_change_nothing(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    git(build.repository, "config", "core.autocrlf", "true")
-    monkeypatch.setenv("GIT_DIR", str(build.folder / "elsewhere"))
-    assert build() == 0
-    assert (build.tree / CODE / "README.md").read_bytes() == SOURCES["README.md"].encode()
-
-
-def test_the_projects_own_code_passes(build: Build) -> None:
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout")
-    build.repository = ROOT
-    assert build() == 0
 
 
 # --- several systems

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from tests.support import packages
 from tests.support.packages import ORGANISATION, SYSTEM, Build, configuration
-from tests.support.submissions import abort, change, set_value, snapshot
+from tests.support.submissions import Records, abort, change, set_value, snapshot
 from tests.support.tiny import ROOT
+from tools.package.names import PackageError
+from tools.package.results import check_distinct, read_results
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +74,30 @@ def log_a_run_again(build: Build) -> None:
     (build.results / "result_9.txt").write_text(log + "some words more\n")
 
 
+def log_a_run_as_another(build: Build) -> None:
+    """The same run, at another time with another seed."""
+    repeat_a_run(build, lambda records: None)
+
+
+def repeat_a_run(build: Build, edit: Callable[[Records], object]) -> None:
+    """The first run again in place of the last."""
+
+    def shift(records: Records) -> None:
+        for record in records:
+            record["time_ms"] += 9 * 3_600_000
+            record["value"] = 5 if record["key"] == "seed" else record["value"]
+        edit(records)
+
+    shutil.copyfile(build.results / "result_0.txt", build.results / "result_9.txt")
+    change(build.results / "result_9.txt", shift)
+
+
 def drop_the_configuration(build: Build) -> None:
     change(build.results / "result_4.txt", lambda records: records.pop(packages.place_of(records, "configuration")))
 
 
 def empty_a_log(build: Build) -> None:
     (build.results / "result_4.txt").write_bytes(b"")
-
-
-def add_a_link_that_leads_out(build: Build) -> None:
-    (build.repository / "etc").symlink_to("/etc")
-    packages.commit(build.repository)
 
 
 def remove_all_logs(build: Build) -> None:
@@ -109,7 +128,6 @@ REFUSED: dict[str, tuple[Spoil, tuple[str, ...], tuple[str, ...]]] = {
         (),
         ("not the root",),
     ),
-    "link that leads out": (add_a_link_that_leads_out, (), ("commit", "etc")),
     "place is taken": (take_the_place, (), ("package: exists and is no empty folder",)),
     "place is being built": (leave_an_unfinished_one, (), ("package.unfinished: exists", "remove it")),
     "no such results": (lambda build: shutil.rmtree(build.results), (), ("box: no such folder",)),
@@ -120,6 +138,11 @@ REFUSED: dict[str, tuple[Spoil, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "copy of a log": (copy_a_log, (), ("result_9.txt is a copy of", "result_2.txt")),
     "run twice": (log_a_run_again, (), ("result_9.txt is of the same run", "result_2.txt")),
+    "run twice, times and seed changed": (
+        log_a_run_as_another,
+        (),
+        ("result_9.txt is of the same run (every evaluation is equal)", "result_0.txt"),
+    ),
     "no configuration": (drop_the_configuration, (), ("result_4.txt: no configuration",)),
     "empty log": (empty_a_log, (), ("result_4.txt",)),
     "other system": (
@@ -213,6 +236,90 @@ def test_nothing_is_packaged_twice(
 def test_one_folder_given_twice_is_refused(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
     assert build(results=(build.results, build.results / ".." / "box")) == 2
     assert "box/../box/result_0.txt is a copy of" in capsys.readouterr().err
+
+
+def test_runs_that_differ_in_one_last_digit_are_two(build: Build) -> None:
+    def measure_more(records: Records) -> None:
+        record = records[packages.place_of(records, "eval_accuracy")]
+        record["value"] = math.nextafter(record["value"], 1)
+
+    repeat_a_run(build, measure_more)
+    assert build() == 0
+
+
+def test_one_evaluation_alone_tells_no_runs_apart(build: Build) -> None:
+    """Short runs may well end alike."""
+    write_equal_evaluations(build, 1)
+    check_distinct([read_results(build.results)])
+    write_equal_evaluations(build, 2)
+    with pytest.raises(PackageError, match="every evaluation is equal"):
+        check_distinct([read_results(build.results)])
+
+
+def write_equal_evaluations(build: Build, count: int) -> None:
+    def edit(records: Records) -> None:
+        (measured,) = [record for record in records if record["key"] == "eval_accuracy"][-1:]
+        records[:] = [record for record in records if record["key"] != "eval_accuracy"]
+        records += [measured | {"value": 0.725}] * count
+
+    for log in build.results.iterdir():
+        change(log, edit)
+
+
+# --- files that are none
+
+
+@contextmanager
+def pipe_at(path: Path) -> Iterator[None]:
+    """With a writer, who says nothing: it is read as an empty file."""
+    os.mkfifo(path)
+    writer = Thread(target=lambda: open(path, "wb").close())
+    writer.start()
+    yield
+    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    writer.join()
+
+
+@contextmanager
+def socket_at(path: Path) -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX) as server, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path.parent)  # the whole path may be too long for a socket
+        server.bind(path.name)
+        yield
+
+
+@contextmanager
+def device_at(path: Path) -> Iterator[None]:
+    path.symlink_to("/dev/null")
+    yield
+
+
+@contextmanager
+def folder_at(path: Path) -> Iterator[None]:
+    path.mkdir()
+    yield
+
+
+@pytest.mark.parametrize("name", ["box/result_9.txt", "filled.json"])
+@pytest.mark.parametrize("at", [pipe_at, socket_at, device_at, folder_at])
+def test_what_is_no_regular_file_is_not_read(
+    build: Build, name: str, at: Callable[[Path], AbstractContextManager[None]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = build.folder / name
+    path.unlink()
+    with at(path):
+        assert build() == 2
+    assert f"{path}: no regular file" in capsys.readouterr().err
+    assert build.left() == set()
+
+
+@pytest.mark.parametrize("name", ["box/result_9.txt", "filled.json"])
+def test_a_link_to_a_file_is_read(build: Build, name: str) -> None:
+    path = build.folder / name
+    (build.folder / "elsewhere").mkdir()
+    path.rename(build.folder / "elsewhere" / path.name)
+    path.symlink_to(build.folder / "elsewhere" / path.name)
+    assert build() == 0
 
 
 # --- what fails

@@ -45,8 +45,10 @@ def cache_folder() -> Path:
 
 
 class Engine:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, wheels: str) -> None:
+        """`wheels` is the address that builds take packages from."""
         self.host = f"unix://{folder}/docker.sock"
+        self._wheels = wheels
 
     def docker(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -65,13 +67,10 @@ class Engine:
         self.docker("import", str(archive), BASE)
 
     def build(self, context: Path, tag: str, base: str = BASE) -> subprocess.CompletedProcess[str]:
-        """With packages from this machine: a wheel is downloaded once, and served to the build."""
-        with _served(_wheels()) as address:
-            arguments = {"BASE": base, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": address, "REVISION": "tested"}
-            flags = [part for name, value in arguments.items() for part in ("--build-arg", f"{name}={value}")]
-            return self.docker(
-                "build", "--force-rm", "--network", "host", *flags, "--tag", tag, str(context), check=False
-            )
+        """With packages from this machine."""
+        arguments = {"BASE": base, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": self._wheels, "REVISION": "tested"}
+        flags = [part for name, value in arguments.items() for part in ("--build-arg", f"{name}={value}")]
+        return self.docker("build", "--force-rm", "--network", "host", *flags, "--tag", tag, str(context), check=False)
 
 
 @contextmanager
@@ -83,14 +82,14 @@ def engine() -> Iterator[Engine]:
         started = subprocess.run([SCRIPTS / "engine.sh", "start", folder, str(CALLER)], capture_output=True, text=True)
         if started.returncode:
             raise NoEngineError(started.stderr.strip())
-        yield Engine(folder)
+        with _served(_wheels()) as wheels:
+            yield Engine(folder, wheels)
     finally:
         subprocess.run([SCRIPTS / "engine.sh", "stop", folder], check=True)
         assert str(folder) not in Path("/proc/mounts").read_text()
         shutil.rmtree(folder)
 
 
-@functools.cache
 def _wheels() -> Path:
     """requirements.txt and what it needs, for the base's Python."""
     requirements = ROOT / "requirements.txt"
@@ -113,5 +112,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 def _served(folder: Path) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder))) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()

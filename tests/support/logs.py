@@ -51,9 +51,9 @@ def samples_at(evaluation: int) -> int:
     return -(-evaluation * INTERVAL // BATCH) * BATCH
 
 
-def accuracy_at(evaluation: int) -> float:
-    """Rises with each; the last one alone reaches the target."""
-    return round(0.5 + 0.2206 * (evaluation / NUM_EVALS) ** 0.5, 5)
+def accuracy_at(evaluation: int, seed: int) -> float:
+    """Rises with each; the last one alone reaches the target; no two seeds give the same."""
+    return round(0.5 + 0.2206 * (evaluation / NUM_EVALS) ** 0.5 + seed % 1000 * 1e-8, 8)
 
 
 def closed_lines(seed: int = SEED, start: int = START, *, weights: bool = True) -> list[str]:
@@ -103,7 +103,7 @@ def _write(log: RunLog, clock: _Clock, division: str, optimizer: str, seed: int,
             outcome.samples = samples_at(evaluation)
             with log.evaluation(outcome.samples):
                 clock.wait(2)
-                log.accuracy(accuracy_at(evaluation), outcome.samples)
+                log.accuracy(accuracy_at(evaluation, seed), outcome.samples)
         outcome.reached = True
 
 

@@ -18,6 +18,7 @@ from tools.package.system import TEMPLATE, described
 
 SYSTEM = "box_n1"
 ORGANISATION = "Example"
+CODE = Path("benchmarks/bert/implementations/pytorch")  # in the tree
 HIDDEN = (".ci/run", ".gitignore", "docs/.draft")
 SOURCES = {
     "README.md": "a small implementation\n",
@@ -112,6 +113,8 @@ def run_of(number: int, system: str, logged: dict[str, Any]) -> Records:
     values = {"submission_platform": system} | logged
     for each in records:
         each["value"] = values.get(each["key"], each["value"])
+        if each["key"] == "eval_accuracy":
+            each["value"] += number / 1000  # no two runs measure the same
     return records
 
 
@@ -152,5 +155,6 @@ def commit(folder: Path) -> str:
     return git(folder, "rev-parse", "HEAD").strip()
 
 
-def git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True).stdout
+def git(folder: Path, *arguments: str, given: str = "") -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, input=given).stdout

@@ -33,8 +33,10 @@ _CLIPS = {
     "none": "Gradients are not clipped.",
     "bucket_before": "Each of the {num_buckets} gradient buckets of a rank's micro-batch is clipped to the norm "
     "MAX_NORM / sqrt({num_buckets}) before its all-reduce.",
-    "global_before": "Each rank's gradient is clipped as a whole to the norm MAX_NORM before the all-reduce.",
-    "global_after": "The gradient is clipped as a whole to the norm MAX_NORM after the all-reduce.",
+    "global_before": "The gradient of each rank's micro-batch is clipped as a whole to the norm MAX_NORM before the "
+    "all-reduce.",
+    "global_after": "The mean gradient of all ranks and micro-batches is clipped as a whole to the norm MAX_NORM after "
+    "the all-reduce.",
 }
 _LOGGED = (
     "global_batch_size",

@@ -12,6 +12,7 @@ from benchmarks.bert.config import VARIABLES
 from tools.package.names import PackageError, checked_name, shown
 from tools.verify.folder import result_files
 from tools.verify.log import Log, read_log
+from tools.verify.rules.events import number, samples_of
 
 NOT_SET = "none"  # what the configuration says where nobody said who submits on what
 _OF_ONE_TRIAL = ("SEED", "RESULT_FILE", "CLEAR_CACHES", "CACHES_CLEARED")
@@ -38,6 +39,9 @@ def read_results(folder: Path) -> Results:
     files = result_files(folder)
     if not files:
         raise PackageError(f"{folder}: no file result_*.txt in it")
+    for path in files:
+        if not path.is_file():  # opening a pipe would wait for a writer
+            raise PackageError(f"{path}: no regular file, and no log therefore; remove it")
     logs = tuple(read_log(path) for path in files)
     system = checked_name(f"{folder}: the logs' submission_platform", _common(logs, "submission_platform"))
     if system == NOT_SET or system.casefold() == "implementations":
@@ -112,10 +116,13 @@ def check_distinct(results: Sequence[Results]) -> None:
 
 
 def _identities(log: Log) -> list[tuple[object, str]]:
-    """What no other log has: its content, and when which trial began."""
+    """What no other log has: its content, when which trial began, and what was measured, to the last digit."""
     with open(log.path, "rb") as file:
         identities: list[tuple[object, str]] = [(hashlib.file_digest(file, "sha256").digest(), "is a copy of")]
     if start := log.first("run_start"):
         trial = ("trial", repr(start.time_ms), repr(log.value("seed")))
         identities.append((trial, "is of the same run (one run_start, one seed) as"))
+    measured = tuple((samples_of(record), number(record.value)) for record in log.evaluations)
+    if len(measured) > 1:  # times and seeds are easily changed in a copy
+        identities.append((("measured", measured), "is of the same run (every evaluation is equal) as"))
     return identities

@@ -77,6 +77,8 @@ def render(description: dict[str, str]) -> str:
 
 
 def read_template(path: Path) -> dict[str, Any]:
+    if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
+        raise PackageError(f"{path}: no regular file; name a JSON file as systems/template.json")
     try:
         content = json.loads(path.read_text("utf-8"))
     except OSError as error:

@@ -64,19 +64,25 @@ def judge_folder(folder: Path, ruleset: str, *, as_submitted: bool, num_runs: in
 def system_description(folder: Path) -> Path | None:
     """Where the tree that the folder belongs to describes its system; None outside a tree."""
     folder = folder.resolve()
-    if folder.name.lower() != "bert" or folder.parents[1].name != "results":
+    if folder.name.lower() != "bert" or len(folder.parents) < 3 or folder.parents[1].name != "results":
         return None
     return folder.parents[2] / "systems" / f"{folder.parent.name}.json"
 
 
 def read_json(path: Path) -> Any:
-    """None for a file that is not there, False for one that is no JSON."""
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
+    """None for a file that is not there, False for one that is no JSON, or has a name twice in one object."""
+    if not path.is_file():
         return None
+    try:
+        return json.loads(path.read_text("utf-8"), object_pairs_hook=_unique)
     except (OSError, ValueError, RecursionError):
         return False
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a name is there twice")
+    return dict(pairs)
 
 
 def _scaling(folder: Path) -> Any:
@@ -86,9 +92,12 @@ def _scaling(folder: Path) -> Any:
 
 def _asks_for_bypass(folder: Path) -> bool:
     """As the official package checker, in any spelling and with or without an end of line."""
-    for place in (folder, *folder.resolve().parents[:3]):
-        params = place / "package_checker_params"
-        if params.is_file() and not _BYPASS.isdisjoint(params.read_text("latin-1").replace("--", "").split()):
+    for params in (place / "package_checker_params" for place in (folder, folder.resolve().parent)):
+        try:
+            lines = params.read_text("latin-1").splitlines() if params.is_file() else []
+        except OSError:
+            continue  # which cannot ask for anything
+        if not _BYPASS.isdisjoint(line.strip().removeprefix("--") for line in lines):
             return True
     return False
 
@@ -98,7 +107,7 @@ def _num_accelerators(description: Any) -> int | None:
         return None
     try:
         return int(description["number_of_nodes"]) * int(description["accelerators_per_node"]) or None
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,14 +21,17 @@ _ASKED_FOR = re.compile(
     "gradient_accumulation_steps|max_sequence_length|max_predictions_per_seq|num_warmup_steps|start_warmup_step|"
     "train_samples|weights_initialization)$"
 )
+_NUM_FIELDS = 6  # of a record: namespace, time_ms, event_type, key, value, metadata
 _MAX_SEEDS = 1_000
 _MAX_TEXT = 400  # characters of a line that are kept
 _MAX_SEARCHED = 10_000  # characters of a broken line in which keys are looked for
 _YEARS_MS = (1_262_304_000_000, 4_102_444_800_000)  # 2010 to 2100
 _DECODE = json.JSONDecoder().raw_decode
-_MILESTONES = {"init_stop", "run_start", "run_stop"} | {
-    f"{interval}_{end}" for interval in ("block", "epoch", "eval") for end in ("start", "stop")
-}  # one process logs them as they happen; eval_accuracy may come later, from an evaluation beside the training
+_INTERVALS = ("block", "epoch", "eval")
+_ENDS = {f"{interval}_stop" for interval in _INTERVALS}
+_MILESTONES = {"init_stop", "run_start", "run_stop", "eval_accuracy"} | {
+    f"{interval}_{end}" for interval in _INTERVALS for end in ("start", "stop")
+}  # one process logs them as they happen
 _KEY = re.compile(r'"key"\s*:\s*"([^"]{1,80})"')
 
 
@@ -82,6 +87,9 @@ class Log:
         default_factory=list
     )  # eval_accuracy, in file order; the first 10,000 and the last
     seeds: list[Record] = field(default_factory=list)  # the first 1,000
+    ends_ms: list[int] = field(default_factory=list)  # of blocks, epochs and evaluations; the first 10,000
+    doubled: list[tuple[Record, str]] = field(default_factory=list)  # a record with a name twice, and the name; 20
+    lost_keys: set[str] = field(default_factory=set)  # that broken lines seem to hold; at most 100
     eval_ms: float = 0.0  # between eval_start and eval_stop, in all
     unnamed: Seen | None = None  # records without namespace or event type
     odd_times: Seen | None = None  # records whose time_ms is no integer of milliseconds since 1970
@@ -108,42 +116,83 @@ def read_log(path: Path, *visitors: Callable[[Record], None]) -> Log:
     Raises UnreadableLogError where the file cannot be read, OSError never.
     """
     log = Log(path)
-    try:
-        log.size_bytes = path.stat().st_size
-        # As the official parser: latin-1, so that any byte is some character.
-        keep = _keeper(log)
-        with open(path, encoding="latin-1") as lines:
-            for record in _records(lines, log):
-                if isinstance(record.key, str):
-                    keep(record)
-                for visit in visitors:
-                    visit(record)
-    except OSError as error:
-        raise UnreadableLogError(f"{path}: cannot read the log ({error.strerror})") from error
+    keep = _keeper(log)
+    with _opened(path, log) as lines:
+        for record in _records(lines, log):
+            if isinstance(record.key, str):
+                keep(record)
+            for visit in visitors:
+                visit(record)
     return log
 
 
-def _records(lines: Any, log: Log) -> Iterator[Record]:
+def first_value(path: Path, key: str) -> Any:
+    """Of the key's first record, reading no further; None without one. Raises UnreadableLogError as read_log."""
+    log = Log(path)
+    with _opened(path, log) as lines:
+        return next((record.value for record in _records(lines, log) if record.key == key), None)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, log: Log) -> Iterator[Iterable[str]]:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UnreadableLogError(f"{path}: cannot read the log (no regular file)")
+        log.size_bytes = status.st_size
+        # As the official parser: latin-1, so that any byte is some character.
+        with open(path, encoding="latin-1", newline="") as lines:
+            yield lines
+    except OSError as error:
+        raise UnreadableLogError(f"{path}: cannot read the log ({error.strerror})") from error
+
+
+def _records(lines: Iterable[str], log: Log) -> Iterator[Record]:
     line = ""
-    for number, line in enumerate(lines, start=1):
-        if MARK not in line:
-            continue
-        try:
-            record = _parse(number, line)
-        except Exception as error:  # whatever a hostile line makes of json: the official checker ends in a traceback
-            log.num_flaws += 1
-            flaw = _flaw(number, line, error)
-            if len(log.flaws) < _MAX_FLAWS or (flaw.crashes and not any(kept.crashes for kept in log.flaws)):
-                log.flaws.append(flaw)
-            continue
-        if line.index(MARK) != line.rindex(MARK) and len(log.glued) < _MAX_FLAWS:
-            log.glued.append((record, _KEY.findall(line[: min(line.rindex(MARK), _MAX_SEARCHED)])))
-        yield record
+    number = 1
+    for line in lines:
+        if MARK in line and (record := _record(number, line, log)):
+            yield record
+        if line.endswith("\n"):  # a lone carriage return ends a record, as in the official parser, but no line
+            number += 1
     if log.count("eval_accuracy") > len(log.evaluations):
         log.evaluations.append(log.seen["eval_accuracy"].last)
-    if line:
-        log.num_lines = number
-        log.cut = not line.endswith("\n")
+    log.cut = bool(line) and not line.endswith("\n")
+    log.num_lines = number if log.cut else number - 1
+
+
+def _record(number: int, line: str, log: Log) -> Record | None:
+    try:
+        record = _parse(number, line)
+    except Exception as error:  # whatever a hostile line makes of json: the official checker ends in a traceback
+        log.num_flaws += 1
+        flaw = _flaw(number, line, error)
+        if len(log.flaws) < _MAX_FLAWS or (flaw.crashes and not any(kept.crashes for kept in log.flaws)):
+            log.flaws.append(flaw)
+        if len(log.lost_keys) < 100:
+            log.lost_keys.update(flaw.keys)
+        return None
+    if line.index(MARK) != line.rindex(MARK) and len(log.glued) < _MAX_FLAWS:
+        log.glued.append((record, _KEY.findall(line[: min(line.rindex(MARK), _MAX_SEARCHED)])))
+    if (name := _doubled_name(record, line)) and len(log.doubled) < _MAX_FLAWS:
+        log.doubled.append((record, name))
+    return record
+
+
+def _doubled_name(record: Record, line: str) -> str:
+    """The first name that a JSON object of the record holds twice: readers differ in which one they take."""
+    inner = sum(len(each) for each in (record.metadata, record.value) if isinstance(each, dict))
+    if line.count('":') <= _NUM_FIELDS + inner:
+        return ""
+    names: list[str] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        given = [name for name, _ in pairs]
+        names.extend(name for name in given if given.count(name) > 1)
+        return dict(pairs)
+
+    json.JSONDecoder(object_pairs_hook=note).raw_decode(line, line.index("{", line.rindex(MARK)))
+    return names[0] if names else ""
 
 
 def _parse(number: int, line: str) -> Record:
@@ -217,6 +266,8 @@ def _keeper(log: Log) -> Callable[[Record], None]:
         if last_milestone is not None and record.time_ms < last_milestone.time_ms and len(log.backwards) < _MAX_FLAWS:
             log.backwards.append((last_milestone, record))
         last_milestone = record
+        if record.key in _ENDS and len(log.ends_ms) < _MAX_EVALUATIONS:
+            log.ends_ms.append(record.time_ms)
         if record.key == "eval_start":
             evaluation_began = record.time_ms
         elif record.key == "eval_stop" and evaluation_began is not None:

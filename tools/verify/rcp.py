@@ -45,11 +45,12 @@ def compare(runs: Sequence[Run], logs: Sequence[Log], ruleset: str) -> Rcp | Non
         return None
     by_epoch_num = [_epoch_num(run, log) for run, log in zip(runs, logs, strict=True)]
     by_train_samples = [_train_samples(run, log) for run, log in zip(runs, logs, strict=True)]
-    named = all(run.samples_from == "epoch_num" for run in runs if run.samples is not None)
-    of_epoch_num, of_train_samples = (_answer(ruleset, batch, counts) for counts in (by_epoch_num, by_train_samples))
-    passed, message, scaling = of_epoch_num if named else of_train_samples
+    named = any(run.samples_from == "epoch_num" for run in runs)
+    counts = [_NOT_CONVERGED if run.status != "success" else run.samples for run in runs]
+    of_epoch_num, of_train_samples = (_answer(ruleset, batch, each) for each in (by_epoch_num, by_train_samples))
+    passed, message, scaling = _answer(ruleset, batch, counts)
     record, low, high, _ = _reference(_checker(ruleset), batch)
-    mean = _olympic_mean(by_epoch_num if named else by_train_samples)
+    mean = _olympic_mean(counts)
     minimum = float(record["RCP Mean"] / record["Max Speedup"]) if record else None
     return Rcp(
         applies=all(run.division != "open" for run in runs),

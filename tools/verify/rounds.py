@@ -14,7 +14,7 @@ EVAL_SAMPLES = 10_000
 MAX_LENGTH = 512  # tokens
 MAX_PREDICTIONS = 76  # masked tokens of a sample
 
-_IN_PATH = re.compile(r"(?:training_results_)?v(\d)[._](\d)(?!\d)")
+_IN_PATH = re.compile(r"v(\d)[._](\d)|training_results_v(\d)[._](\d)(?!\d).*")
 
 
 class UnknownRoundError(ValueError):
@@ -34,8 +34,8 @@ def ruleset_named(name: str) -> str:
 def ruleset_of_path(path: Path) -> str | None:
     """The round that a folder's name tells, as in training_results_v2.1/ORG/results or v2.1/ORG."""
     for part in reversed(path.absolute().parts):
-        match = _IN_PATH.match(part)
-        if match and (ruleset := f"{match[1]}.{match[2]}.0") in RULESETS:
+        match = _IN_PATH.fullmatch(part)
+        if match and (ruleset := f"{match[1] or match[3]}.{match[2] or match[4]}.0") in RULESETS:
             return ruleset
     return None
 

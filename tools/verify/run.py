@@ -14,7 +14,7 @@ from tools.verify.rules import bert, clock, events, lines
 from tools.verify.rules import official as official_rules
 from tools.verify.rules.events import number, samples_of
 
-_OTHER_BENCHMARKS = set(benchmark_meta.get_result_file_counts("training")) - {"bert"}
+OTHER_BENCHMARKS = set(benchmark_meta.get_result_file_counts("training")) - {"bert"}
 
 _MAX_INTEGER = 2**63  # larger ones are no seed and no batch
 
@@ -46,7 +46,7 @@ def _refuse_other_files(log: Log) -> None:
     if not log.num_records and not log.num_flaws and log.size_bytes:
         raise UnreadableLogError(f"{log.path}: no MLLOG record: not a result log")
     benchmark = log.value("submission_benchmark")
-    if isinstance(benchmark, str) and benchmark in _OTHER_BENCHMARKS:
+    if isinstance(benchmark, str) and benchmark in OTHER_BENCHMARKS:
         raise UnreadableLogError(f"{log.path}: a log of {benchmark!r}; only bert is verified here")
 
 
@@ -61,7 +61,7 @@ def _run(log: Log, ruleset: str, findings: tuple[Finding, ...], official: str, s
     began = milliseconds(log.first("init_start"))
     run_ms = stop - start if start is not None and stop is not None else None
     evaluations = _evaluations(log, start)
-    samples, samples_from = samples_to_target(log)
+    samples, samples_from = samples_to_target(log, ruleset)
     return Run(
         path=log.path,
         findings=tuple(finding.at(log.path) for finding in findings),
@@ -86,9 +86,13 @@ def _run(log: Log, ruleset: str, findings: tuple[Finding, ...], official: str, s
     )
 
 
-def samples_to_target(log: Log) -> tuple[int | None, str | None]:
-    """Samples of the last evaluation, or train_samples where evaluations only name an epoch."""
-    last = samples_of(log.evaluations[-1]) if log.evaluations else None
+def samples_to_target(log: Log, ruleset: str) -> tuple[int | None, str | None]:
+    """Samples of the first evaluation that reached the target, else of the last one.
+
+    Or train_samples, where evaluations only name an epoch.
+    """
+    reached = events.reached(log, ruleset) or (log.evaluations[-1] if log.evaluations else None)
+    last = samples_of(reached) if reached else None
     if last is not None and not bert.has_placeholder(log):
         return int(last), "epoch_num"
     trained = number(log.value("train_samples"))

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from tools.verify import checks, rounds
 from tools.verify.finding import Finding, fold
-from tools.verify.folder import judge_folder, judge_log
-from tools.verify.log import UnreadableLogError
+from tools.verify.folder import judge_folder, judge_log, result_files
+from tools.verify.log import UnreadableLogError, first_value
 from tools.verify.report import Report
-from tools.verify.rules import package
+from tools.verify.rules import across, package
+from tools.verify.run import OTHER_BENCHMARKS
 
 
 def verify(
@@ -40,23 +41,36 @@ def verify(
         return report(kind="log", findings=(), folders=(folder,))
     is_tree = (path / "results").is_dir()
     places = sorted({file.parent for file in (path / "results" if is_tree else path).rglob("result_*.txt")})
-    places = [place for place in places if not is_tree or place.name.lower() == "bert"]
-    if not places:
+    of_bert = [place for place in places if not is_tree or place.name.lower() == "bert" or _holds_bert(place)]
+    if not is_tree and any(_holds_bert(place) for place in places):
+        of_bert = [place for place in places if _holds_bert(place)]  # and not those of other benchmarks beside them
+    if not of_bert:
         raise UnreadableLogError(f"{path}: no file result_*.txt of BERT in it or below")
-    folders = tuple(judge_folder(place, ruleset, as_submitted=as_submitted, num_runs=num_runs) for place in places)
+    folders = tuple(judge_folder(place, ruleset, as_submitted=as_submitted, num_runs=num_runs) for place in of_bert)
+    between = [*across.same_runs([run for folder in folders for run in folder.runs])] if len(folders) > 1 else []
     if not is_tree:
-        return report(kind="folder", findings=(), folders=folders)
-    judged = {place.resolve().parent.name for place in places}  # systems whose description is checked with their logs
+        return report(kind="folder", findings=tuple(between), folders=folders)
+    judged = {place.resolve().parent.name for place in of_bert}  # systems whose description is checked with their logs
     descriptions = [file for file in sorted((path / "systems").glob("*.json")) if file.stem not in judged]
     others = [checks.system_description(file, ruleset) for file in descriptions]
     official = [*others, checks.repository(path)]
     found = [
+        *between,
         *package.check_tree(path),
-        *_names(places),
+        *_places(path, of_bert),
         *checks.findings([*others, checks.repository(path, hidden=False)], ruleset, as_submitted=as_submitted),
     ]
     findings = tuple(finding.at(path) for finding in fold(found))
     return report(kind="tree", findings=findings, folders=folders, checks=tuple(official))
+
+
+def _holds_bert(place: Path) -> bool:
+    """By the first log that names a benchmark, in any spelling; a log that names none is taken for BERT's."""
+    for file in result_files(place):
+        benchmark = first_value(file, "submission_benchmark")
+        if benchmark is not None:
+            return benchmark not in OTHER_BENCHMARKS
+    return True
 
 
 def _ruleset(path: Path, round_name: str | None) -> tuple[str, str]:
@@ -67,12 +81,19 @@ def _ruleset(path: Path, round_name: str | None) -> tuple[str, str]:
     return rounds.LATEST, "the last round with BERT"
 
 
-def _names(places: list[Path]) -> Iterator[Finding]:
+def _places(root: Path, places: list[Path]) -> Iterator[Finding]:
     for place in places:
         if place.name != "bert":
             yield package.NAME.error(
                 f"the folder is called {place.name}",
                 expected="bert, in lower case: the official tools skip any other folder in silence",
                 mend="rename it",
+                path=place,
+            )
+        if len(place.relative_to(root).parts) != 3:
+            yield package.PLACE.error(
+                "results of BERT",
+                expected="results/SYSTEM/bert, with systems/SYSTEM.json: the official tools look nowhere else",
+                mend="move them",
                 path=place,
             )

@@ -29,6 +29,7 @@ SEEDS = Rule(
 SAME = Rule(
     "runs.distinct", _RESULTS, "no run is there twice", explains=("runs.seeds", "runs.overlap", "official.seeds")
 )
+SAMPLES = Rule("runs.samples", "mlperf-logging, RCP checker", "all runs count samples alike")
 OVERLAP = Rule("runs.overlap", "training rules, Run Results", "one system runs one run at a time")
 RCP = Rule(
     "runs.rcp",
@@ -36,21 +37,14 @@ RCP = Rule(
     "the submission converges no faster than the reference may",
 )
 
+_MIN_SCORED = 3  # runs of which the fastest and the slowest are dropped
 _SUBMISSION_KEYS = ("submission_org", "submission_division", "submission_benchmark", "submission_platform")
-_SETTINGS_KEYS = (
+_SETTINGS_KEYS = (  # and every opt_*
     "global_batch_size",
+    "d_batch_size",
     "gradient_accumulation_steps",
     "max_sequence_length",
     "max_predictions_per_seq",
-    "opt_name",
-    "opt_base_learning_rate",
-    "opt_epsilon",
-    "opt_lamb_epsilon",
-    "opt_lamb_beta_1",
-    "opt_lamb_beta_2",
-    "opt_lamb_weight_decay_rate",
-    "opt_learning_rate_training_steps",
-    "opt_learning_rate_warmup_steps",
     "num_warmup_steps",
     "start_warmup_step",
 )
@@ -65,9 +59,10 @@ def check(
     yield from _failed(runs)
     for key in _SUBMISSION_KEYS:
         yield from _equal(SUBMISSION, key, logs)
-    for key in _SETTINGS_KEYS:
+    for key in sorted({*_SETTINGS_KEYS, *(key for log in logs for key in log.seen if key.startswith("opt_"))}):
         yield from _equal(SETTINGS, key, logs)
-    yield from _same(runs, logs)
+    yield from same_runs(runs)
+    yield from _samples(runs)
     yield from _seeds(runs, is_open)
     yield from _overlap(logs)
     yield from _rcp(rcp, bypass)
@@ -107,7 +102,7 @@ def _failed(runs: Sequence[Run]) -> Iterator[Finding]:
     only_outcome = all(
         finding.run_outcome for run in failed for finding in run.findings if finding.severity is Severity.ERROR
     )
-    if len(failed) == 1 and only_outcome:
+    if len(failed) == 1 and only_outcome and len(runs) >= _MIN_SCORED:
         yield FAILED.warning(
             f"one run did not converge ({names}): it counts as the slowest and is dropped", path=failed[0].path
         )
@@ -150,19 +145,33 @@ def _names(paths: Sequence[Path]) -> str:
     return shown if len(paths) <= 2 else f"{shown} and {len(paths) - 2} more"
 
 
-def _same(runs: Sequence[Run], logs: Sequence[Log]) -> Iterator[Finding]:
+def same_runs(runs: Sequence[Run]) -> Iterator[Finding]:
+    """By what was measured, to the last digit: times and seeds are easily changed in a copy."""
     known: dict[object, Run] = {}
-    for run, log in zip(runs, logs, strict=True):
-        times = tuple(record.time_ms for key in ("run_start", "run_stop") if (record := log.first(key)))
-        what = (times, tuple((item.seconds, item.accuracy) for item in run.evaluations))
-        if times and repr(what) in known:
+    for run in runs:
+        measured = tuple((item.samples, item.accuracy) for item in run.evaluations)
+        if len(measured) < 2:
+            measured += ((run.seed, run.minutes or 0.0),)
+        first = known.setdefault(measured, run)
+        if first is not run and run.minutes is not None:
             yield SAME.error(
-                f"{run.path.name} is the same run as {known[repr(what)].path.name}",
-                expected="ten different runs",
+                f"{run.path.name} is the same run as {first.path}",
+                expected="different runs, of one system each",
                 mend="remove the copy and run again",
                 path=run.path,
             )
-        known.setdefault(repr(what), run)
+
+
+def _samples(runs: Sequence[Run]) -> Iterator[Finding]:
+    named = {run.samples_from: run for run in runs if run.samples_from}
+    if len(named) > 1:
+        some, others = (named[key].path.name for key in ("epoch_num", "train_samples"))
+        yield SAMPLES.error(
+            f"epoch_num holds samples in {some}, and none in {others}",
+            expected="the samples trained on, in every run",
+            mend="log them as epoch_num of each evaluation",
+            path=named["train_samples"].path,
+        )
 
 
 def _seeds(runs: Sequence[Run], is_open: bool) -> Iterator[Finding]:

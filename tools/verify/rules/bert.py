@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -46,6 +47,7 @@ ACCUMULATION = Rule(
     explains=("key:gradient_accumulation_steps",),
 )
 HYPERPARAMETER = Rule("hyperparameter.range", _HYPERPARAMETERS, "hyperparameters are numbers that can train")
+ONCE = Rule("setting.once", _HYPERPARAMETERS, "a setting has one value")
 OPTIMIZER = Rule("optimizer.allowed", "training rules, Allowed Optimizers", "the optimizer is LAMB")
 LENGTH = Rule("bert.max-length", _REFERENCE, "sequences have at most 512 tokens")
 PREDICTIONS = Rule("bert.max-predictions", _REFERENCE, "at most 76 masked tokens a sequence")
@@ -72,6 +74,7 @@ _STATUSES = ("cloud", "onprem", "preview", "research")
 def check(log: Log, ruleset: str) -> Iterator[Finding]:
     yield from _submission(log, ruleset)
     yield from _hyperparameters(log)
+    yield from _once(log)
     yield from _seed(log, ruleset)
     yield from _cache(log)
     yield from _train_samples(log)
@@ -164,7 +167,7 @@ def _hyperparameters(log: Log) -> Iterator[Finding]:
                 mend="log the value that the optimizer used",
             )
     name = log.first("opt_name")
-    if name and not is_open(log) and "lamb" not in shown(name.value).lower():
+    if name and not is_open(log) and not re.search("lamb(?!da)", shown(name.value).lower()):
         yield OPTIMIZER.error(
             f"opt_name is {shown(name.value)}",
             key="opt_name",
@@ -193,6 +196,19 @@ _RANGES = {
 }
 
 
+def _once(log: Log) -> Iterator[Finding]:
+    """Settings that the official rules do not count."""
+    for key in ("max_sequence_length", "max_predictions_per_seq", "opt_name", "target_accuracy"):
+        seen = log.seen.get(key)
+        if seen and seen.others:
+            yield ONCE.error(
+                f"{key} is {shown(seen.first.value)} (line {seen.first.line:,}) and {shown(seen.others[0].value)}",
+                **_place(seen.others[0]),
+                expected="one value",
+                mend="log the value that the run used",
+            )
+
+
 def _seed(log: Log, ruleset: str) -> Iterator[Finding]:
     record = log.first("seed")
     if record is None:
@@ -213,8 +229,9 @@ def _seed(log: Log, ruleset: str) -> Iterator[Finding]:
 
 def seed_of(log: Log) -> int | None:
     """The first seed, as the official seed checker reads it; None for none and for what is no integer."""
+    value = log.value("seed")
     try:
-        return int(log.value("seed"))
+        return None if isinstance(value, float) and value != int(value) else int(value)
     except (TypeError, ValueError, OverflowError):
         return None
 
@@ -300,7 +317,10 @@ def has_placeholder(log: Log) -> bool:
 def _interval(log: Log, ruleset: str) -> Iterator[Finding]:
     batch = log.value("global_batch_size")
     every = log.count("eval_accuracy") == len(log.evaluations)  # of very many, only the first are there
-    if not _positive_integer(batch) or has_placeholder(log) or not every:
+    if not _positive_integer(batch) or not every:
+        return
+    if has_placeholder(log):
+        yield from _too_few(log, rounds.eval_interval(ruleset, batch))
         return
     interval = rounds.eval_interval(ruleset, batch)
     gaps = _gaps(log, late=rounds.first_eval(ruleset, batch) - interval)
@@ -316,6 +336,24 @@ def _interval(log: Log, ruleset: str) -> Iterator[Finding]:
         yield _strict(log, INTERVAL, message, record, **fields)
     else:
         yield INTERVAL.warning(message, **_place(record), **fields)
+
+
+def _too_few(log: Log, interval: int) -> Iterator[Finding]:
+    """Where evaluations name no samples, their number must fit those trained on."""
+    trained, last = number(log.value("train_samples")), log.evaluations[-1]
+    stop = log.first("run_stop")
+    if trained is None or stop is None or stop.meta("status") != "success":
+        return
+    wanted = int(trained / (_MAX_DRIFT * interval))
+    if len(log.evaluations) < wanted:
+        yield _strict(
+            log,
+            INTERVAL,
+            f"{len(log.evaluations)} evaluations in {trained:,.0f} samples",
+            last,
+            expected=f"at least {wanted}: one every {interval:,} samples",
+            mend="evaluate at each multiple of the interval, and log its samples as epoch_num",
+        )
 
 
 def _gaps(log: Log, late: int) -> Iterator[tuple[float, Record]]:

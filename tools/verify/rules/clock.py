@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import bisect
+import statistics
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from tools.verify import rounds
 from tools.verify.finding import Finding, Rule, shorten, shown
 from tools.verify.log import Log, Record, milliseconds
+from tools.verify.rules.events import samples_of
 
 _RUN = "training rules, Run Results"
 _TIMED = ("init_start", "init_stop", "run_start", "run_stop", "eval_accuracy")
 _BACKWARDS_MS = 1000  # several threads of one process may log out of order by less
 _IDLE_S = 60
+_MAX_PACE = 1.5
+_MIN_INTERVALS = 4
 
 UNIT = Rule(
     "time.unit",
@@ -22,6 +27,7 @@ UNIT = Rule(
 )
 ORDER = Rule("time.order", _RUN, "time does not run backwards", explains=("eval.inside", "run.target", "init.limit"))
 LIMIT = Rule("init.limit", _RUN, "initialisation stays within its limit", explains=("key:init_stop",))
+PACE = Rule("run.pace", _RUN, "training is no faster at one time than at another")
 IDLE = Rule("init.idle", _RUN, "the clock starts when initialisation ends")
 
 
@@ -29,6 +35,32 @@ def check(log: Log, ruleset: str) -> Iterator[Finding]:
     yield from _unit(log)
     yield from _order(log)
     yield from _init(log, ruleset)
+    yield from _pace(log)
+
+
+def _pace(log: Log) -> Iterator[Finding]:
+    """Between evaluations; published logs differ by at most a fifth, and a clock that starts late shows as speed."""
+    start = log.first("run_start")
+    points = [(start, 0.0)] if start else []
+    points += [(record, samples) for record in log.evaluations if (samples := samples_of(record)) is not None]
+    speeds = [
+        ((count - before) / (record.time_ms - earlier.time_ms), record)
+        for (earlier, before), (record, count) in pairwise(points)
+        if is_time(earlier) and is_time(record) and record.time_ms > earlier.time_ms and count > before
+    ]
+    if len(speeds) < _MIN_INTERVALS:
+        return
+    middle = statistics.median(speed for speed, _ in speeds)
+    fastest, record = max(speeds, key=lambda item: item[0])
+    if fastest > _MAX_PACE * middle:
+        yield PACE.warning(
+            f"{1000 * fastest:,.0f} samples/s before this evaluation, {1000 * middle:,.0f} in the median interval",
+            key="eval_accuracy",
+            expected=f"at most {_MAX_PACE} times as fast",
+            mend="look at the times of run_start and of the evaluations: one of them is late or early",
+            line=record.line,
+            text=shorten(record.text),
+        )
 
 
 def _unit(log: Log) -> Iterator[Finding]:
@@ -39,7 +71,7 @@ def _unit(log: Log) -> Iterator[Finding]:
         for key in _TIMED
         for record in ((log.seen[key].first, log.seen[key].last) if key in log.seen else ())
         if not is_time(record)
-    ]
+    ] + [record for record in log.evaluations if not is_time(record)]
     record = min(timed, default=log.odd_times.first)
     finding = UNIT.error if timed else UNIT.warning
     time = record.time_ms
@@ -66,7 +98,21 @@ def _order(log: Log) -> Iterator[Finding]:
             return
     worst = max(log.backwards, key=lambda pair: _backwards_ms(*pair), default=None)
     if worst and _backwards_ms(*worst) > _BACKWARDS_MS:
-        yield _backwards(*worst, ORDER.warning)
+        yield _backwards(*worst, ORDER.warning if _is_offline(log) else ORDER.error)
+
+
+def _is_offline(log: Log) -> bool:
+    """Evaluated from checkpoints beside or after the training: each evaluation has the time at which a block ended.
+
+    As some published logs; a run_stop with the time of the checkpoint that passed may then precede later blocks.
+    """
+    ends = sorted(log.ends_ms)
+
+    def at_an_end(record: Record) -> bool:
+        place = bisect.bisect(ends, record.time_ms)
+        return any(abs(end - record.time_ms) <= _BACKWARDS_MS for end in ends[max(0, place - 1) : place + 1])
+
+    return all(is_time(record) and at_an_end(record) for record in log.evaluations)
 
 
 def _backwards_ms(before: Record, after: Record) -> float:

@@ -23,7 +23,9 @@ ORDER = Rule(
     "init_start, init_stop, run_start, run_stop come in this order",
     explains=("key:init_start", "key:init_stop", "key:run_start", "key:run_stop", "eval.inside", "time.order"),
 )
-STATUS = Rule("run_stop.status", _RUN, "a run ends with success", explains=("run.target", "official.none-passes"))
+STATUS = Rule(
+    "run_stop.status", _RUN, "a run ends with success", explains=("run.target", "official.none-passes", "key:run_stop")
+)
 EVALUATED = Rule("eval.some", _QUALITY, "a run is evaluated", explains=("key:eval_accuracy", "run.target"))
 ACCURACY = Rule(
     "eval.accuracy", _QUALITY, "an accuracy is a number from 0 to below 1", explains=("key:eval_accuracy", "run.target")
@@ -40,6 +42,7 @@ INSIDE = Rule(
     "evaluations lie between run_start and run_stop",
     explains=("run.target", "bert.interval"),
 )
+REPEATED = Rule("eval.repeated", _QUALITY, "an evaluation is made once")
 TARGET = Rule("run.target", _QUALITY, "a successful run reached the target", explains=("official.none-passes",))
 
 
@@ -56,10 +59,16 @@ def samples_of(record: Record) -> float | None:
     return number(metadata.get("epoch_num", metadata.get("samples_count")))
 
 
+def _two_counts(record: Record) -> bool:
+    """epoch_num and samples_count are both there, both of samples, and differ."""
+    one, other = (number(record.meta(name)) for name in ("epoch_num", "samples_count"))
+    return one is not None and other is not None and one != other and min(one, other) > 1
+
+
 def target_of(log: Log, ruleset: str) -> float:
     """The accuracy that ends the run; in the open division the log may name its own."""
     own = number(log.value("target_accuracy"))
-    if log.value("submission_division") == "open" and own is not None:
+    if log.value("submission_division") == "open" and own is not None and 0 < own < 1:
         return own
     batch = number(log.value("global_batch_size"))
     return rounds.target(ruleset, None if batch is None else int(batch))
@@ -70,7 +79,7 @@ def is_inside(log: Log, record: Record) -> bool:
     start, stop, time = log.first("run_start"), log.first("run_stop"), milliseconds(record)
     after_start = start is None or (start.line < record.line and not _less(time, milliseconds(start)))
     before_stop = stop is None or (record.line < stop.line and not _less(milliseconds(stop), time))
-    return after_start and before_stop
+    return time is not None and after_start and before_stop
 
 
 def reached(log: Log, ruleset: str) -> Record | None:
@@ -160,7 +169,39 @@ def _evaluations(log: Log) -> Iterator[Finding]:
         )
     yield from _first(ACCURACY, log, _accuracy_complaint, "a number; the target is a fraction, not a percentage")
     yield from _first(SAMPLES, log, _samples_complaint, "epoch_num = samples trained on so far, a number")
-    yield from _first(INSIDE, log, lambda record: _outside_complaint(log, record), "run_start, evaluations, run_stop")
+    yield from _repeated(log)
+    inside = {_measured(record) for record in log.evaluations if is_inside(log, record)}
+    yield from _first(
+        INSIDE, log, lambda record: _outside_complaint(log, record, inside), "run_start, evaluations, run_stop"
+    )
+
+
+def _repeated(log: Log) -> Iterator[Finding]:
+    """Ranks may each log an evaluation, but with one accuracy."""
+    known: dict[float, Record] = {}
+    for record in log.evaluations:
+        samples = samples_of(record)
+        if samples is None or samples <= 1:  # an epoch
+            continue
+        first = known.setdefault(samples, record)
+        if shown(first.value) != shown(record.value):
+            yield REPEATED.error(
+                f"two accuracies after {samples:,.0f} samples: {shown(first.value)} (line {first.line:,}) and "
+                f"{shown(record.value)}",
+                key="eval_accuracy",
+                expected="one evaluation, one accuracy",
+                mend="log what was measured first",
+                line=record.line,
+                text=shorten(record.text),
+            )
+            return
+    if log.count("eval_accuracy") > len(log.evaluations):
+        yield REPEATED.error(
+            f"{log.count('eval_accuracy'):,} evaluations, of which {len(log.evaluations):,} are looked at",
+            key="eval_accuracy",
+            expected="one evaluation each interval",
+            mend="evaluate as often as the rules want",
+        )
 
 
 def _first(rule: Rule, log: Log, complaint: Callable[[Record], str], expected: str) -> Iterator[Finding]:
@@ -188,15 +229,23 @@ def _accuracy_complaint(record: Record) -> str:
 def _samples_complaint(record: Record) -> str:
     if samples_of(record) is None:
         return f"an evaluation whose epoch_num is {shown(record.meta('epoch_num'))}"
+    if _two_counts(record):
+        return f"epoch_num is {record.meta('epoch_num')}, samples_count {record.meta('samples_count')}"
     return ""
 
 
-def _outside_complaint(log: Log, record: Record) -> str:
+def _outside_complaint(log: Log, record: Record, inside: set[tuple[float | None, str]]) -> str:
     if is_inside(log, record) or samples_of(record) == 0:  # the model before training may be measured before the run
+        return ""
+    if _measured(record) in inside:  # another rank's copy
         return ""
     start = log.first("run_start")
     after = start is None or (start.line < record.line and not _less(milliseconds(record), milliseconds(start)))
     return "an evaluation after run_stop" if after else "an evaluation before run_start"
+
+
+def _measured(record: Record) -> tuple[float | None, str]:
+    return samples_of(record), shown(record.value)
 
 
 def _less(time: float | None, other: float | None) -> bool:

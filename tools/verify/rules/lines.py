@@ -35,6 +35,26 @@ BROKEN = Rule(
     "line.whole", _FORMAT, "every record can be read", explains=("official.unparsed", "official.crash", "run.target")
 )
 GLUED = Rule("line.single", _FORMAT, "one record on a line", explains=("run.target",))
+DOUBLED = Rule("record.names", _FORMAT, "a record's names are unique")
+TWO_RUNS = Rule(
+    "log.single",
+    "training rules, Run Results",
+    "a log holds one run",
+    explains=(
+        "official.count",
+        "official.check",
+        "init_stop.once",
+        "run_start.once",
+        "run_stop.once",
+        "run.order",
+        "eval.inside",
+        "eval.repeated",
+        "time.order",
+        "bert.interval",
+        "bert.train-samples",
+        "setting.once",
+    ),
+)
 UNNAMED = Rule("record.named", _FORMAT, "a record says its namespace and event type")
 
 _BEFORE_STOP = ("train_samples", "eval_samples")
@@ -72,6 +92,15 @@ def check(log: Log) -> Iterator[Finding]:
     truncated = is_truncated(log)
     if truncated:
         yield _truncated(log, log.last)
+    if all(log.count(key) > 1 for key in ("init_stop", "run_start", "run_stop")):
+        again = log.seen["run_start"].last
+        yield TWO_RUNS.error(
+            f"{log.count('run_start'):,} runs in one log",
+            expected="a log for each run",
+            mend="write each run to a file of its own",
+            line=again.line,
+            text=shorten(again.text),
+        )
     yield from _broken(log, truncated)
     for record, keys in log.glued:
         yield (GLUED.error if keys else GLUED.warning)(
@@ -81,6 +110,15 @@ def check(log: Log) -> Iterator[Finding]:
             line=record.line,
             text=shorten(record.text),
             explains=tuple(name for key in keys for name in lost(key)),
+        )
+    for record, name in log.doubled:
+        yield DOUBLED.error(
+            f"{name!r} is there twice in one object; readers differ in which one they take",
+            key=record.key,
+            expected="each name once",
+            mend="log through mlperf_logging.mllog",
+            line=record.line,
+            text=shorten(record.text),
         )
     if log.unnamed:
         yield UNNAMED.warning(
@@ -103,7 +141,7 @@ def _broken(log: Log, truncated: bool) -> Iterator[Finding]:
             mend="only one process may write the file, and each record with one write",
             line=first.line,
             text=shorten(first.text),
-            explains=tuple(name for flaw in flaws for key in flaw.keys for name in lost(key)),
+            explains=tuple(name for key in sorted(log.lost_keys) for name in lost(key)),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tools.verify.finding import Finding, Rule, shorten, shown
 from tools.verify.log import Log
@@ -40,8 +41,13 @@ _MEND = {
 
 
 def findings(complaints: list[Complaint], log: Log) -> Iterator[Finding]:
+    """One finding for all checks that one record fails."""
+    by_record: dict[object, list[Finding]] = {}
     for complaint in complaints:
-        yield _finding(complaint, log)
+        line = complaint.record.line if complaint.kind == "check" and complaint.record else None
+        by_record.setdefault(line or object(), []).append(_finding(complaint, log))
+    for first, *more in by_record.values():
+        yield replace(first, consequences=tuple(more))
 
 
 def changes(

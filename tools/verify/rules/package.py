@@ -11,13 +11,15 @@ from tools.verify.finding import Finding, Rule, shorten
 from tools.verify.report import Run
 
 _STRUCTURE = "submission rules, Directory structure"
-_MAX_SCANNED = 2_000_000  # bytes of a file in which home folders are looked for
+_MAX_SCANNED = 50_000_000  # bytes of a file in which home folders are looked for
 
 NAME = Rule("package.benchmark-name", _STRUCTURE, "BERT's results lie in a folder bert")
 FILES = Rule("package.files", _STRUCTURE, "what it takes to repeat the run is there")
 DOTFILES = Rule("package.dotfiles", "mlperf-logging, repo_checker", "no hidden files")
 COMPILED = Rule("package.compiled", _STRUCTURE, "no compiled leftovers")
 HOMES = Rule("package.homes", _STRUCTURE, "no absolute paths of somebody's home")
+LINKS = Rule("package.links", _STRUCTURE, "no links to folders or out of the tree")
+PLACE = Rule("package.place", _STRUCTURE, "results lie in results/SYSTEM/BENCHMARK")
 STRAY = Rule("package.stray", _STRUCTURE, "results are named result_*.txt")
 SCALING = Rule("package.scaling", "mlperf-logging, result_summarizer", "scaling.json says what the RCPs say")
 DESCRIPTION = Rule(
@@ -60,13 +62,14 @@ def check_tree(root: Path) -> Iterator[Finding]:
             mend="build the tree with python -m tools.package",
             path=root,
         )
+    yield from _links(root)
     hidden = [path for path in sorted(root.rglob("*")) if path.name.startswith(".")]
     yield from _listed(DOTFILES, hidden, root, "hidden files", "names without a leading dot", "remove them")
 
 
 def _required(code: Path) -> Iterator[Finding]:
     bert = code / "bert"
-    names = {path.name.lower() for path in bert.rglob("*") if path.is_file()}
+    names = {path.name.lower() for path in bert.rglob("*") if path.is_file() and path.stat().st_size}
     missing = [name for name in _REQUIRED if name.lower() not in names]
     if missing:
         yield FILES.error(
@@ -75,6 +78,17 @@ def _required(code: Path) -> Iterator[Finding]:
             mend="build the tree with python -m tools.package",
             path=bert,
         )
+
+
+def _links(root: Path) -> Iterator[Finding]:
+    """Links lead into the tree or nowhere that a reviewer has; a folder that is one is not looked into."""
+    inside = root.resolve()
+    bad = [
+        path
+        for path in sorted(root.rglob("*"))
+        if path.is_symlink() and (path.is_dir() or (path.exists() and not path.resolve().is_relative_to(inside)))
+    ]
+    yield from _listed(LINKS, bad, root, "links out of the tree or to folders", "files", "put the files there")
 
 
 def _leftovers(code: Path) -> Iterator[Finding]:
@@ -124,7 +138,7 @@ def check_description(path: Path, description: Any, runs: Sequence[Run]) -> Iter
     """`description` is the content of the system's JSON file; None where there is no such file."""
     if not isinstance(description, dict):
         yield DESCRIPTION.error(
-            "no such file" if description is None else "not a JSON object",
+            "no such file" if description is None else "not a JSON object whose names are unique",
             expected="a JSON object that describes the system",
             mend="write it with python -m tools.package",
             path=path,
@@ -196,4 +210,4 @@ def check_folder(folder: Path, scaling: float, logged_scaling: Any) -> Iterator[
 
 
 def _equal(one: Any, other: float) -> bool:
-    return isinstance(one, int | float) and abs(one - other) < 1e-6
+    return isinstance(one, int | float) and abs(one) < 1e9 and abs(one - other) < 1e-6
