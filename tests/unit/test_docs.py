@@ -15,16 +15,22 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 # Read by scripts and tests alone, so no field of the configuration.
 SCRIPT_VARIABLES = {
     "CONFIG",
-    "PYTHON",
-    "VENV",
-    "TESTS",
-    "OMP_NUM_THREADS",
-    "REFERENCE_VOCAB",
+    "CONTAINER_IMAGE",
+    "GLOO_SOCKET_IFNAME",
+    "HARNESS_DIR",
     "MASTER_ADDR",
     "MASTER_PORT",
-    "GLOO_SOCKET_IFNAME",
     "MPI_PREFIXES",
+    "OMP_NUM_THREADS",
+    "ON_FAILURE",
     "PIP_EXTRA_INDEX_URL",
+    "PYTHON",
+    "REFERENCE_VOCAB",
+    "RESULTS_DIR",
+    "SYSTEM_TEMPLATE",
+    "TESTS",
+    "TRIAL_MINUTES",
+    "VENV",
 }
 
 

@@ -21,14 +21,14 @@ _ASKED_FOR = re.compile(
     "gradient_accumulation_steps|max_sequence_length|max_predictions_per_seq|num_warmup_steps|start_warmup_step|"
     "train_samples|weights_initialization)$"
 )
-_NUM_FIELDS = 6  # of a record: namespace, time_ms, event_type, key, value, metadata
+_NUM_FIELDS = 4  # that every record has: time_ms, key, value, metadata; namespace and event_type where it is named
 _MAX_SEEDS = 1_000
 _MAX_TEXT = 400  # characters of a line that are kept
 _MAX_SEARCHED = 10_000  # characters of a broken line in which keys are looked for
 _YEARS_MS = (1_262_304_000_000, 4_102_444_800_000)  # 2010 to 2100
 _DECODE = json.JSONDecoder().raw_decode
 _INTERVALS = ("block", "epoch", "eval")
-_ENDS = {f"{interval}_stop" for interval in _INTERVALS}
+_ENDS = {"block_stop", "epoch_stop"}
 _MILESTONES = {"init_stop", "run_start", "run_stop", "eval_accuracy"} | {
     f"{interval}_{end}" for interval in _INTERVALS for end in ("start", "stop")
 }  # one process logs them as they happen
@@ -87,7 +87,7 @@ class Log:
         default_factory=list
     )  # eval_accuracy, in file order; the first 10,000 and the last
     seeds: list[Record] = field(default_factory=list)  # the first 1,000
-    ends_ms: list[int] = field(default_factory=list)  # of blocks, epochs and evaluations; the first 10,000
+    ends_ms: list[int] = field(default_factory=list)  # of blocks and epochs; the first 10,000
     doubled: list[tuple[Record, str]] = field(default_factory=list)  # a record with a name twice, and the name; 20
     lost_keys: set[str] = field(default_factory=set)  # that broken lines seem to hold; at most 100
     eval_ms: float = 0.0  # between eval_start and eval_stop, in all
@@ -181,8 +181,9 @@ def _record(number: int, line: str, log: Log) -> Record | None:
 
 def _doubled_name(record: Record, line: str) -> str:
     """The first name that a JSON object of the record holds twice: readers differ in which one they take."""
+    start = line.rindex(MARK) + len(MARK)
     inner = sum(len(each) for each in (record.metadata, record.value) if isinstance(each, dict))
-    if line.count('":') <= _NUM_FIELDS + inner:
+    if line.count(":", start) <= _NUM_FIELDS + 2 * record.named + inner:  # no more colons than different names
         return ""
     names: list[str] = []
 
@@ -191,7 +192,7 @@ def _doubled_name(record: Record, line: str) -> str:
         names.extend(name for name in given if given.count(name) > 1)
         return dict(pairs)
 
-    json.JSONDecoder(object_pairs_hook=note).raw_decode(line, line.index("{", line.rindex(MARK)))
+    json.JSONDecoder(object_pairs_hook=note).raw_decode(line, line.index("{", start))
     return names[0] if names else ""
 
 

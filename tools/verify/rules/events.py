@@ -145,8 +145,9 @@ def _status(log: Log) -> Iterator[Finding]:
     if stop is None or stop.meta("status") == "success":
         return
     status, reason = stop.meta("status"), stop.meta("reason")
+    why = f" ({shorten(reason) if isinstance(reason, str) else shown(reason)})" if reason else ""
     yield STATUS.error(
-        f"the run's status is {shown(status)}" + (f" ({shown(reason)})" if reason else ""),
+        f"the run's status is {shown(status)}{why}",
         key="run_stop",
         expected="'success'",
         mend="run again; of the runs of a submission one may have failed"
