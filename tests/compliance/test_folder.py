@@ -21,6 +21,7 @@ from tests.support.submissions import (
     set_description,
     set_value,
     snapshot,
+    use_placeholder,
     write_records,
     write_results,
     write_tree,
@@ -89,6 +90,22 @@ def test_the_whole_tree_and_the_whole_folder_have_no_findings(whole: Path) -> No
 
 def copy_run(folder: Path) -> None:
     shutil.copy(folder / "result_2.txt", folder / "result_6.txt")
+
+
+def copy_run_in_disguise(folder: Path) -> None:
+    """Later, with another seed."""
+
+    def edit(records: Records) -> None:
+        for record in records:
+            record["time_ms"] += 4 * 3_600_000 + 17
+
+    copy_run(folder)
+    set_value(folder / "result_6.txt", "seed", 77)
+    change(folder / "result_6.txt", edit)
+
+
+def use_placeholder_in_run_6(folder: Path) -> None:
+    use_placeholder(folder / "result_6.txt")
 
 
 def same_seed(folder: Path) -> None:
@@ -171,7 +188,11 @@ SPOILS = [
         pytest.param(of_run(5, key, value), "runs.settings", ERROR, "result_5.txt", f"{key} differs", id=key)
         for key, value in SETTINGS.items()
     ),
-    pytest.param(copy_run, "runs.distinct", ERROR, "result_6.txt", "the same run as result_2.txt", id="a run twice"),
+    pytest.param(copy_run, "runs.distinct", ERROR, "result_6.txt", "the same run as", id="a run twice"),
+    pytest.param(copy_run_in_disguise, "runs.distinct", ERROR, "result_6.txt", "result_2.txt", id="a run in disguise"),
+    pytest.param(
+        use_placeholder_in_run_6, "runs.samples", ERROR, "result_6.txt", "none in result_6.txt", id="one placeholder"
+    ),
     pytest.param(
         same_seed, "runs.seeds", ERROR, "result_6.txt", "seed 1000 is that of 2 runs: result_0.txt", id="one seed"
     ),
@@ -268,41 +289,3 @@ def test_runs_of_two_divisions_are_no_submission(results: Path) -> None:
     folder = judge(results)
     assert folder.failed
     assert "runs.submission" in {finding.rule.id for finding in folder.findings}
-
-
-def test_eleven_runs_are_told_which_ten_to_keep(results: Path) -> None:
-    add_run(results)  # as long as run 0: both windows hold the same times
-    assert "result_0.txt to result_9.txt" in only(judge(results)).mend
-
-
-def test_of_three_windows_the_median_one_is_advised(results: Path) -> None:
-    """Each window drops a slow first run for a fast last one: the middle one lies between the others."""
-    for number, minutes in ((0, 50), (1, 40), (10, 20), (11, 10)):
-        records = run_records(number)
-        stretch(records, minutes)
-        write_records(results / f"result_{number}.txt", records)
-    assert "result_1.txt to result_10.txt" in only(judge(results)).mend
-
-
-def test_a_window_with_two_failed_runs_is_not_advised(results: Path) -> None:
-    """Only the last window has but one run that did not converge."""
-    for number in (0, 5):
-        abort(results / f"result_{number}.txt")
-    add_run(results)
-    (count,) = [finding for finding in judge(results).findings if finding.rule.id == "runs.count"]
-    assert "result_1.txt to result_10.txt" in count.mend
-
-
-def stretch(records: Records, minutes: float) -> None:
-    """The run to so many minutes."""
-    start = next(record["time_ms"] for record in records if record["key"] == "run_start")
-    factor = 60_000 * minutes / (records[-1]["time_ms"] - start)
-    for record in records:
-        if record["time_ms"] > start:
-            record["time_ms"] = start + round(factor * (record["time_ms"] - start))
-
-
-def test_other_counts_of_runs_may_be_asked_for(results: Path) -> None:
-    without_results(results, 5, 6, 7, 8, 9)
-    assert only(judge(results)).rule.id == "runs.count"
-    assert judge(results, num_runs=5).findings == ()

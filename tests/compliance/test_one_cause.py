@@ -7,10 +7,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cheats import PUBLISHED, published_runs
 from tests.support.log_mutations import garbage_after, glued, missing, no_metadata, text_of
-from tests.support.logs import all_of, closed_lines, dropped, first, keys, replaced, time_of, without
+from tests.support.logs import (
+    BATCH,
+    all_of,
+    at_time,
+    closed_lines,
+    dropped,
+    first,
+    keys,
+    line_of,
+    moved,
+    replaced,
+    time_of,
+    without,
+)
 from tests.support.rule_case import Edit, Lines, meta, then, value
-from tests.support.rule_cases_run import again, best_accuracy, drop, init_takes
+from tests.support.rule_cases_run import again, before_training, best_accuracy, drop, init_takes
 from tools.verify.finding import Finding, Severity
 from tools.verify.report import Run
 from tools.verify.run import judge
@@ -21,6 +35,22 @@ FREE_KEYS = {  # a log without them stands in round 5.0
     *("submission_org", "submission_platform", "submission_status", "target_accuracy", "opt_name", "opt_epsilon"),
     *("max_sequence_length", "max_predictions_per_seq", "eval_start", "eval_stop"),
 }
+
+
+each_source = pytest.mark.parametrize(
+    "source",
+    [
+        "ours",
+        pytest.param(
+            "published",
+            marks=pytest.mark.skipif(not PUBLISHED.is_dir(), reason="needs the published logs in ../shared/data"),
+        ),
+    ],
+)
+
+
+def lines_of(source: str) -> Lines:
+    return LINES if source == "ours" else list(map(line_of, published_runs()[0]))
 
 
 def judged(text: str, folder: Path, ruleset: str = "5.0.0") -> Run:
@@ -80,15 +110,64 @@ def test_a_whole_log_without_the_end_of_its_last_line_stands(tmp_path: Path) -> 
     assert not judged(text_of(LINES)[:-1], tmp_path).failed
 
 
+# --- one fault of many records, or of an event
+
+
+def metadata_is(key: str, metadata: object) -> Edit:
+    return lambda log: replaced(log, first(log, key), metadata=metadata)
+
+
+def to_the_end(key: str) -> Edit:
+    return lambda log: moved(log, [first(log, key)], len(log))
+
+
+def repeated_at_the_end(key: str) -> Edit:
+    return lambda log: [*log, log[first(log, key)]]
+
+
+def an_hour_later(key: str) -> Edit:
+    return lambda log: at_time(log, key, time_of(log, key) + 3_600_000)
+
+
+def colour_reset(log: Lines) -> Lines:
+    """As a terminal's colours leave it behind each record."""
+    return [line + "\x1b[0m" for line in log]
+
+
+EVENT_FAULTS: dict[str, tuple[Edit, str]] = {  # and the rule of the one cause
+    "block_start metadata null": (metadata_is("block_start", None), "official.check"),
+    "block_start metadata {}": (metadata_is("block_start", {}), "official.check"),
+    "run_stop metadata null": (metadata_is("run_stop", None), "run_stop.status"),
+    "run_stop metadata {}": (metadata_is("run_stop", {}), "run_stop.status"),
+    "init_start repeated at the end": (repeated_at_the_end("init_start"), "official.check"),
+    "run_start last": (to_the_end("run_start"), "run.order"),
+    "init_stop an hour later": (an_hour_later("init_stop"), "time.order"),
+    "a colour reset behind each record": (colour_reset, "line.whole"),
+}
+
+
+@each_source
+@pytest.mark.parametrize("name", EVENT_FAULTS)
+def test_a_fault_of_an_event_is_one_finding(name: str, source: str, tmp_path: Path) -> None:
+    edit, rule = EVENT_FAULTS[name]
+    assert errors(judged(text_of(lines_of(source)), tmp_path)) == []
+    assert [finding.rule.id for finding in errors(judged(text_of(edit(lines_of(source))), tmp_path))] == [rule]
+
+
+@each_source
+def test_a_line_is_counted_as_grep_counts_it_whatever_progress_bars_stand_before(source: str, tmp_path: Path) -> None:
+    log = metadata_is("run_stop", {"status": "aborted"})(lines_of(source))
+    text = "".join(f"10%|#   |\r20%|##  |\r{line}\n 99%|###|\r\n" for line in log)
+    (finding,) = errors(judged(text, tmp_path))
+    numbers = [number for number, line in enumerate(text.split("\n"), 1) if '"run_stop"' in line]
+    assert [finding.line] == numbers
+
+
 # --- two faults
 
 
 def no_samples_in_one(log: Lines) -> Lines:
     return replaced(log, all_of(log, "eval_accuracy")[3], metadata={"file": "train.py", "lineno": 1})
-
-
-def one_before_the_run(log: Lines) -> Lines:
-    return replaced(log, all_of(log, "eval_accuracy")[5], time_ms=time_of(log, "run_start") - 1)
 
 
 def three_not_made(log: Lines) -> Lines:
@@ -106,7 +185,7 @@ FAULTS: dict[str, Edit] = {
     "run_stop.status": meta("run_stop", status="aborted"),
     "eval.accuracy": value("eval_accuracy", 1.0),
     "eval.samples": no_samples_in_one,
-    "eval.inside": one_before_the_run,
+    "eval.inside": before_training(BATCH),
     "bert.interval": three_not_made,
     "run.target": best_accuracy(0.7),
     "time.unit": stop_time_in_words,

@@ -201,14 +201,14 @@ def name_an_epoch_last(records: Records) -> None:
 SPELLINGS = ["rcp-bypass", "--rcp-bypass", "rcp_bypass", "--rcp_bypass"]
 CONTENTS = [
     *(spelling + end for spelling in SPELLINGS for end in ("", "\n", "\r\n")),
-    "--rcp-bert-train-samples --rcp_bypass\n",
     "seed-checker-bypass\nrcp-bypass\n",
+    "# of our own batch\n  --rcp-bypass \n",
 ]
 
 
 @pytest.mark.parametrize(
     ("content", "place"),
-    [*((content, ".") for content in CONTENTS), *((SPELLINGS[0], place) for place in ("..", "../..", "../../.."))],
+    [*((content, ".") for content in CONTENTS), (SPELLINGS[0], "..")],
 )
 def test_a_bypass_makes_a_warning_of_the_error(content: str, place: str, tmp_path: Path) -> None:
     root = write_tree(tmp_path / "org", num_evaluations=15)
@@ -222,7 +222,21 @@ def test_a_bypass_makes_a_warning_of_the_error(content: str, place: str, tmp_pat
     assert judged.score.counts
 
 
-@pytest.mark.parametrize("content", ["", "no-rcp-bypass", "seed-checker-bypass", "rcp-bypasses", "#"])
+@pytest.mark.parametrize("place", ["../..", "../../.."])
+def test_a_bypass_asked_for_above_the_system_is_none(place: str, tmp_path: Path) -> None:
+    folder = write_tree(tmp_path / "org", num_evaluations=15) / "results" / "box" / "bert"
+    (folder / place / "package_checker_params").write_text(SPELLINGS[0])
+    assert rules_of(judge(folder)) == {"runs.rcp": Severity.ERROR}
+
+
+NO_BYPASS = [
+    *("", "no-rcp-bypass", "seed-checker-bypass", "rcp-bypasses", "#", "# rcp-bypass", "RCP-BYPASS", "---rcp-bypass"),
+    "--rcp-bert-train-samples --rcp_bypass",
+    "please do not grant rcp-bypass",
+]
+
+
+@pytest.mark.parametrize("content", NO_BYPASS)
 def test_other_parameters_are_no_bypass(content: str, results: Path) -> None:
     write_results(results, num_evaluations=15)
     (results / "package_checker_params").write_text(content)

@@ -53,7 +53,7 @@ def test_a_round_without_bert_is_refused_with_those_that_have_it(name: str) -> N
         ("v2.1/Org", "2.1.0"),
         ("v3_1/Org", "3.1.0"),
         ("training_results_v3_1/Org", "3.1.0"),
-        ("v2.1-copy/Org", "2.1.0"),
+        ("training_results_v2.1-copy/Org", "2.1.0"),
         ("v2.0/old/v2.1/Org", "2.1.0"),  # the nearest one
         ("v5.1/v5.0/Org", "5.0.0"),
         ("v4.0", "4.0.0"),
@@ -65,7 +65,7 @@ def test_a_path_tells_the_round(path: str, ruleset: str) -> None:
 
 
 OTHER_ROUNDS = ["training_results_v5.1", "v5.1", "v6.0", "hpc_results_v2.0"]
-NO_ROUNDS = ["Org", "v4_16x8", "v2.10", "rev2.1", "v2", "2.1", "v20"]
+NO_ROUNDS = ["Org", "v2.1-copy", "v1.0-x", "my_training_results_v2.1", "v4_16x8", "v2.10", "rev2.1", "v2", "2.1", "v20"]
 
 
 @pytest.mark.parametrize("path", [f"{name}/Org" for name in (*OTHER_ROUNDS, *NO_ROUNDS)])

@@ -23,6 +23,7 @@ CASES = [
     *rule_cases_run.CLOCK,
     *rule_cases_bert.SUBMISSION,
     *rule_cases_bert.HYPERPARAMETERS,
+    *rule_cases_bert.ONCE,
     *rule_cases_bert.DATA,
     *rule_cases_bert.INTERVALS,
     *rule_cases_bert.OFFICIAL,

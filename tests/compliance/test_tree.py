@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -13,11 +12,8 @@ from tests.support.submissions import (
     CODE_FILES,
     SYSTEM,
     Spoil,
-    abort,
-    describe,
     set_description,
     snapshot,
-    write_results,
     write_tree,
 )
 from tools.verify.finding import Finding, Severity
@@ -89,6 +85,18 @@ def call_it_bert_in_capitals(root: Path) -> None:
     results_of(root).rename(results_of(root).with_name("BERT"))
 
 
+def link(name: str, target: str) -> Spoil:
+    return lambda root: (root / name).symlink_to(target)
+
+
+def move_results(place: str) -> Spoil:
+    def spoil(root: Path) -> None:
+        (root / "results" / place).parent.mkdir(parents=True, exist_ok=True)
+        results_of(root).rename(root / "results" / place)
+
+    return spoil
+
+
 LEFTOVERS = [
     "a.pyc",
     "a.o",
@@ -126,6 +134,12 @@ SPOILS = [
         pytest.param(add(f"{CODE}/run.sh", f"set -e\n{text}\n"), "package.homes", ERROR, "run.sh", "/", id=text)
         for text in HOMES
     ),
+    pytest.param(link("code", "benchmarks"), "package.links", ERROR, "code", "1 links", id="a link to a folder"),
+    pytest.param(link("hosts", "/etc/hosts"), "package.links", ERROR, "hosts", "1 links", id="a link out of the tree"),
+    pytest.param(
+        move_results(f"sub/{SYSTEM}/bert"), "package.place", ERROR, "bert", "results of BERT", id="results too deep"
+    ),
+    pytest.param(move_results("bert"), "package.place", ERROR, "bert", "results of BERT", id="results too high"),
     pytest.param(
         call_it_bert_in_capitals, "package.benchmark-name", ERROR, "BERT", "the folder is called BERT", id="BERT"
     ),
@@ -190,48 +204,9 @@ def test_of_many_files_five_are_named(root: Path) -> None:
     assert finding.message.endswith("a4.pyc and 3 more")
 
 
-# --- what belongs to the tree
-
-
-def test_results_of_other_benchmarks_are_not_read(root: Path) -> None:
-    other = root / "results" / SYSTEM / "resnet"
-    other.mkdir()
-    (other / "result_0.txt").write_text("no log of bert\n")
-    report = verify(root)
-    assert [folder.path.name for folder in report.folders] == ["bert"]
-    assert not report.failed
-
-
-def test_a_tree_without_results_of_bert_cannot_be_judged(root: Path) -> None:
-    results_of(root).rename(results_of(root).with_name("resnet"))
-    with pytest.raises(UnreadableLogError, match="no file result_"):
-        verify(root)
-
-
-def test_each_system_is_judged_by_itself_and_one_that_fails_fails_the_tree(root: Path) -> None:
-    write_results(root / "results" / "other" / "bert")
-    shutil.copy(root / "systems" / f"{SYSTEM}.json", root / "systems" / "other.json")
-    report = verify(root)
-    assert [folder.system for folder in report.folders] == [SYSTEM, "other"]
-    assert not report.failed
-    for number in (0, 1):
-        abort(root / "results" / "other" / "bert" / f"result_{number}.txt")
-    report = verify(root)
-    assert [folder.failed for folder in report.folders] == [False, True]
-    assert report.failed
-
-
-def test_systems_of_both_divisions_lie_side_by_side(root: Path) -> None:
-    write_results(root / "results" / "open_box" / "bert", division="open", num_evaluations=15)
-    (root / "systems" / "open_box.json").write_text(json.dumps(describe("open")))
-    report = verify(root)
-    assert not report.failed
-    assert [len(folder.not_applicable) for folder in report.folders] == [0, 2]
-
-
-def test_a_description_without_results_is_checked_as_well(root: Path) -> None:
-    (root / "systems" / "spare.json").write_text("{}")
-    assert check_of(verify(root), "system description spare.json").outcome == "fail"
+def test_a_link_to_a_file_of_the_tree_is_no_fault(root: Path) -> None:
+    link(f"{CODE}/COPYING", "LICENSE")(root)
+    assert list(verify(root).all_findings()) == []
 
 
 # --- however it is named

@@ -34,7 +34,7 @@ LAST = samples_at(NUM_EVALS)
 
 
 def first_evaluation_after(samples: int) -> Edit:
-    return meta("eval_accuracy", epoch_num=samples)
+    return meta("eval_accuracy", epoch_num=samples, samples_count=samples)
 
 
 def placeholders(log: Lines) -> Lines:
@@ -93,7 +93,7 @@ HYPERPARAMETERS = [
     *pairs(bert.HYPERPARAMETER, ERROR, "opt_learning_rate_warmup_steps", [(-1, 0)]),
     *pairs(bert.HYPERPARAMETER, ERROR, "num_warmup_steps", [(-1, 0)]),
     *pairs(bert.HYPERPARAMETER, ERROR, "start_warmup_step", [("0", 0), (float("inf"), -100.0)]),
-    *pairs(bert.OPTIMIZER, ERROR, "opt_name", [("adam", "LAMB"), ("madgrad", "FusedLAMB"), (None, "nvlamb")]),
+    *pairs(bert.OPTIMIZER, ERROR, "opt_name", [("adam", "LAMB"), ("lambda-adam", "FusedLAMB"), (None, "nvlamb")]),
     Case(bert.OPTIMIZER, ERROR, "only_in_closed", value("opt_name", "lans"), value("submission_division", "open")),
     Case(bert.SEED, ERROR, "missing", drop("seed"), same, ruleset="4.1.0"),
     Case(bert.SEED, WARNING, "missing", drop("seed"), same, ruleset="4.0.0"),
@@ -104,8 +104,18 @@ HYPERPARAMETERS = [
         drop("seed"),
         then(drop("seed"), value("submission_division", "open")),
     ),
-    *pairs(bert.SEED, ERROR, "seed", [("x", "42"), (None, 42), ([1], -1)]),
+    *pairs(bert.SEED, ERROR, "seed", [("x", "42"), (None, 42), ([1], -1), (7.5, 7.0)]),
     *pairs(bert.SEED, WARNING, "seed", [("x", "42")], division="open"),
+]
+
+ONCE = [
+    Case(bert.ONCE, ERROR, key, again(key, "init_stop", value=other), again(key, "init_stop"))
+    for key, other in (
+        ("max_sequence_length", 128),
+        ("max_predictions_per_seq", 20),
+        ("opt_name", "adam"),
+        ("target_accuracy", 0.5),
+    )
 ]
 
 DATA = [

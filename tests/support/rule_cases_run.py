@@ -12,6 +12,7 @@ from tests.support.logs import (
     first,
     inserted,
     last,
+    line_of,
     moved,
     record,
     replaced,
@@ -90,6 +91,47 @@ def first_evaluation_at(like: str, more_ms: int) -> Edit:
     return time("eval_accuracy", like, more_ms)
 
 
+def run_begins_late(late_ms: int) -> Edit:
+    """run_start, and what stands between init_stop and the first evaluation, that much later; training takes 72 s."""
+
+    def edit(log: Lines) -> Lines:
+        for index in range(first(log, "init_stop"), first(log, "eval_start")):
+            log = replaced(log, index, time_ms=fields(log[index])["time_ms"] + late_ms)
+        return log
+
+    return edit
+
+
+def evaluation_again(times: int, **new: Any) -> Edit:
+    """The first evaluation so many times more, as other ranks log it."""
+
+    def edit(log: Lines) -> Lines:
+        index = first(log, "eval_accuracy")
+        return inserted(log, index + 1, *times * [line_of(fields(log[index]) | new)])
+
+    return edit
+
+
+def then_run_again(*, whole: bool) -> Edit:
+    """With a second run, two hours later, behind the first; or with what init_start to init_stop logs alone."""
+
+    def edit(log: Lines) -> Lines:
+        more = [line_of(record | {"time_ms": record["time_ms"] + 120 * MINUTE_MS}) for record in map(fields, log)]
+        return [*log, *(more if whole else more[: first(log, "init_stop")])]
+
+    return edit
+
+
+def with_text(key: str, old: str, new: str) -> Edit:
+    """Other text in the line of the key's first record."""
+    return lambda log: [line.replace(old, new) if index == first(log, key) else line for index, line in enumerate(log)]
+
+
+def unnamed_text(key: str) -> Edit:
+    """Without namespace, however else the line stands."""
+    return with_text(key, '"namespace": "", ', "")
+
+
 def init_takes(minutes: float) -> Edit:
     """init_start, and what stands before it, that long before run_start."""
     return then(*(time(key, "run_start", -int(minutes * MINUTE_MS)) for key in ("cache_clear", "init_start")))
@@ -138,9 +180,9 @@ def before_training(samples: int) -> Edit:
     )
 
 
-def first_eval_lasts(lasts_ms: int) -> Edit:
-    """The first eval_stop that long after its eval_start; less than 0 is back in time."""
-    return time("eval_stop", "eval_start", lasts_ms)
+def first_eval_stop_at(more_ms: int) -> Edit:
+    """The first eval_stop that long after its eval_accuracy; less than 0 is back in time."""
+    return time("eval_stop", "eval_accuracy", more_ms)
 
 
 LINES = [
@@ -157,6 +199,23 @@ LINES = [
         "hides_a_part",
         ahead("opt_name", ':::MLLOG {"namespace": "", "time_ms": 17'),
         ahead("opt_name", '12: {"namespace": "", "time_ms": 17'),
+    ),
+    Case(lines.TWO_RUNS, ERROR, "two_runs", then_run_again(whole=True), then_run_again(whole=False)),
+    Case(lines.TWO_RUNS, ERROR, "two_runs", then_run_again(whole=True), then_run_again(whole=False), "open"),
+    Case(lines.DOUBLED, ERROR, "value", with_text("opt_name", '"value"', '"value": 1, "value"'), same),
+    Case(
+        lines.DOUBLED,
+        ERROR,
+        "metadata",
+        with_text("run_stop", '"status"', '"status": "aborted", "status"'),
+        with_text("run_stop", '"status"', '"value": "of another object", "status"'),
+    ),
+    Case(
+        lines.DOUBLED,
+        ERROR,
+        "spaced_and_not_named",
+        then(with_text("opt_name", '"value"', '"value" : 1, "value"'), unnamed_text("opt_name")),
+        unnamed_text("opt_name"),
     ),
     Case(lines.UNNAMED, WARNING, "no_event_type", unnamed("event_type"), same),
     Case(lines.UNNAMED, WARNING, "no_namespace", unnamed("namespace"), same),
@@ -183,6 +242,10 @@ EVENTS = [
     Case(events.SAMPLES, ERROR, "words", last_meta("eval_accuracy", epoch_num="2700096"), same),
     Case(events.SAMPLES, ERROR, "neither", no_samples, only_samples_count),
     Case(events.SAMPLES, ERROR, "neither", no_samples, only_samples_count, "open"),
+    Case(events.SAMPLES, ERROR, "two_counts", last_meta("eval_accuracy", samples_count=BATCH), same),
+    Case(events.REPEATED, ERROR, "two_accuracies", evaluation_again(1, value=0.7), evaluation_again(8)),
+    Case(events.REPEATED, ERROR, "two_accuracies", evaluation_again(1, value=0.7), evaluation_again(8), "open"),
+    Case(events.REPEATED, ERROR, "over_10000", evaluation_again(10_001), evaluation_again(9_900)),
     Case(events.INSIDE, ERROR, "early", first_evaluation_at("run_start", -1), first_evaluation_at("run_start", 0)),
     Case(events.INSIDE, ERROR, "late", last_evaluation_at("run_stop", 1), last_evaluation_at("run_stop", 0)),
     Case(events.INSIDE, ERROR, "late", last_evaluation_at("run_stop", 1), last_evaluation_at("run_stop", 0), "open"),
@@ -234,7 +297,9 @@ CLOCK = [
     Case(clock.ORDER, ERROR, "stop_first", time("run_stop", "run_start", -1), time("run_stop", "run_stop", 1)),
     Case(clock.ORDER, ERROR, "init_first", time("init_stop", "init_start", -1), time("init_stop", "init_start")),
     Case(clock.ORDER, ERROR, "stop_first", time("run_stop", "run_start", -1), same, "open"),
-    Case(clock.ORDER, WARNING, "1001_ms", first_eval_lasts(-1001), first_eval_lasts(-1000)),
+    Case(clock.ORDER, ERROR, "1001_ms", first_eval_stop_at(-1001), first_eval_stop_at(-1000)),
+    Case(clock.PACE, WARNING, "the_run_begins_late", run_begins_late(25_000), run_begins_late(23_000)),
+    Case(clock.PACE, WARNING, "the_run_begins_late", run_begins_late(25_000), run_begins_late(23_000), "open"),
     Case(clock.LIMIT, ERROR, "30_minutes", init_takes(30), init_takes_less_than(30)),
     Case(clock.LIMIT, ERROR, "30_minutes", init_takes(30), init_takes_less_than(30), ruleset="2.0.0", weights=True),
     Case(clock.LIMIT, ERROR, "20_minutes", init_takes(20), init_takes_less_than(20), ruleset="0.7.0"),

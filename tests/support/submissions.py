@@ -92,11 +92,11 @@ def write_records(path: Path, records: Records) -> None:
     path.write_text("".join(f"{MARK}{json.dumps(record)}\n" for record in records), "utf-8")
 
 
-def write_results(folder: Path, num_runs: int = 10, **fields: Any) -> Path:
-    """result_0.txt and on of a submission that stands; `fields` go to `run_records`. The folder."""
+def write_results(folder: Path, num_runs: int = 10, *, first: int = 0, **fields: Any) -> Path:
+    """result_0.txt and on of a submission that stands, run `first` and on; `fields` go to `run_records`. The folder."""
     folder.mkdir(parents=True)
     for number in range(num_runs):
-        write_records(folder / f"result_{number}.txt", run_records(number, **fields))
+        write_records(folder / f"result_{number}.txt", run_records(first + number, **fields))
     return folder
 
 

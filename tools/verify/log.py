@@ -21,7 +21,6 @@ _ASKED_FOR = re.compile(
     "gradient_accumulation_steps|max_sequence_length|max_predictions_per_seq|num_warmup_steps|start_warmup_step|"
     "train_samples|weights_initialization)$"
 )
-_NUM_FIELDS = 4  # that every record has: time_ms, key, value, metadata; namespace and event_type where it is named
 _MAX_SEEDS = 1_000
 _MAX_TEXT = 400  # characters of a line that are kept
 _MAX_SEARCHED = 10_000  # characters of a broken line in which keys are looked for
@@ -32,7 +31,7 @@ _ENDS = {"block_stop", "epoch_stop"}
 _MILESTONES = {"init_stop", "run_start", "run_stop", "eval_accuracy"} | {
     f"{interval}_{end}" for interval in _INTERVALS for end in ("start", "stop")
 }  # one process logs them as they happen
-_KEY = re.compile(r'"key"\s*:\s*"([^"]{1,80})"')
+_KEY = re.compile(r'"key"\s*:\s*"?([A-Za-z_][\w.]{0,80})')
 
 
 class UnreadableLogError(ValueError):
@@ -151,9 +150,10 @@ def _records(lines: Iterable[str], log: Log) -> Iterator[Record]:
     line = ""
     number = 1
     for line in lines:
-        if MARK in line and (record := _record(number, line, log)):
+        first = line.find(MARK)
+        if first >= 0 and (record := _record(number, line, first, log)):
             yield record
-        if line.endswith("\n"):  # a lone carriage return ends a record, as in the official parser, but no line
+        if line[-1] == "\n":  # a lone carriage return ends a record, as in the official parser, but no line
             number += 1
     if log.count("eval_accuracy") > len(log.evaluations):
         log.evaluations.append(log.seen["eval_accuracy"].last)
@@ -161,9 +161,10 @@ def _records(lines: Iterable[str], log: Log) -> Iterator[Record]:
     log.num_lines = number if log.cut else number - 1
 
 
-def _record(number: int, line: str, log: Log) -> Record | None:
+def _record(number: int, line: str, first: int, log: Log) -> Record | None:
+    last = line.rfind(MARK)
     try:
-        record = _parse(number, line)
+        record, doubled = _parse(number, line, last + len(MARK))
     except Exception as error:  # whatever a hostile line makes of json: the official checker ends in a traceback
         log.num_flaws += 1
         flaw = _flaw(number, line, error)
@@ -172,19 +173,38 @@ def _record(number: int, line: str, log: Log) -> Record | None:
         if len(log.lost_keys) < 100:
             log.lost_keys.update(flaw.keys)
         return None
-    if line.index(MARK) != line.rindex(MARK) and len(log.glued) < _MAX_FLAWS:
-        log.glued.append((record, _KEY.findall(line[: min(line.rindex(MARK), _MAX_SEARCHED)])))
-    if (name := _doubled_name(record, line)) and len(log.doubled) < _MAX_FLAWS:
-        log.doubled.append((record, name))
+    if last != first and len(log.glued) < _MAX_FLAWS:
+        log.glued.append((record, _KEY.findall(line[: min(last, _MAX_SEARCHED)])))
+    if doubled and len(log.doubled) < _MAX_FLAWS:
+        log.doubled.append((record, doubled))
     return record
 
 
-def _doubled_name(record: Record, line: str) -> str:
-    """The first name that a JSON object of the record holds twice: readers differ in which one they take."""
-    start = line.rindex(MARK) + len(MARK)
-    inner = sum(len(each) for each in (record.metadata, record.value) if isinstance(each, dict))
-    if line.count(":", start) <= _NUM_FIELDS + 2 * record.named + inner:  # no more colons than different names
-        return ""
+def _parse(number: int, line: str, start: int) -> tuple[Record, str]:
+    """The record that begins at `start`, and a name that is there twice in one of its objects."""
+    try:
+        fields, end = _DECODE(line, start)
+        rest = line[end:]
+        if rest != "\n" and rest.strip():
+            raise ValueError
+    except ValueError:
+        fields = json.loads(line[start:].rstrip())  # spaces before the record; or the error that the official one has
+    if fields is None:
+        raise ValueError("not a record")
+    time_ms, value, metadata = fields["time_ms"], fields["value"], fields["metadata"]
+    float(time_ms)
+    named = "event_type" in fields and "namespace" in fields
+    record = Record(number, fields["key"], value, time_ms, metadata, line[:_MAX_TEXT], named)
+    num_names = len(fields)
+    for inner in (value, metadata):
+        if type(inner) is dict:
+            num_names += len(inner)
+    # Where there are no more colons than different names, no name is there twice.
+    return record, "" if line.count(":", start) <= num_names else _doubled_name(line, start)
+
+
+def _doubled_name(line: str, start: int) -> str:
+    """The first name that a JSON object holds twice: readers differ in which one they take."""
     names: list[str] = []
 
     def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -194,29 +214,6 @@ def _doubled_name(record: Record, line: str) -> str:
 
     json.JSONDecoder(object_pairs_hook=note).raw_decode(line, line.index("{", start))
     return names[0] if names else ""
-
-
-def _parse(number: int, line: str) -> Record:
-    start = line.rindex(MARK) + len(MARK)
-    try:
-        fields, end = _DECODE(line, start)
-        if line[end:].strip():
-            raise ValueError
-    except ValueError:
-        fields = json.loads(line[start:].rstrip())  # spaces before the record; or the error that the official one has
-    if fields is None:
-        raise ValueError("not a record")
-    time_ms = fields["time_ms"]
-    float(time_ms)
-    return Record(
-        number,
-        fields["key"],
-        fields["value"],
-        time_ms,
-        fields["metadata"],
-        line[:_MAX_TEXT],
-        "event_type" in fields and "namespace" in fields,
-    )
 
 
 def _flaw(number: int, line: str, error: Exception) -> Flaw:

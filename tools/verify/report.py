@@ -91,10 +91,10 @@ class Score:
     mean_minutes: float | None  # of the rest, unscaled; None where no score can be given
     scaling: float
     spread: float | None  # standard deviation / mean of the counted runs
-    samples: float | None  # mean to target
+    samples: float | None  # to target; from here on means over the counted runs
     samples_per_s: float | None
     num_accelerators: int | None
-    init_s: float | None  # means over the runs from here on
+    init_s: float | None
     eval_share: float | None
     startup_s: float | None
     counts: bool  # False where the folder fails: the figures are then for information

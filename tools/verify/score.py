@@ -17,19 +17,19 @@ def score(runs: Sequence[Run], rcp: Rcp | None, num_accelerators: int | None, *,
     counted = order[1:-1]
     times = [time for index in counted if (time := minutes[index]) is not None]
     mean = statistics.fmean(times) if len(times) == len(counted) else None
-    converged = [run for run in runs if run.converged]
+    scored = [runs[index] for index in counted if runs[index].converged]
     return Score(
         minutes=minutes,
         dropped=(order[0], order[-1]),
         mean_minutes=mean,
         scaling=rcp.scaling if rcp and rcp.applies and rcp.passed else 1.0,
         spread=statistics.stdev(times) / mean if mean and len(times) > 1 else None,
-        samples=_mean(run.samples for run in converged),
-        samples_per_s=_mean(run.samples_per_s for run in converged),
+        samples=_mean(run.samples for run in scored),
+        samples_per_s=_mean(run.samples_per_s for run in scored),
         num_accelerators=num_accelerators,
-        init_s=_mean(run.init_s for run in runs),
-        eval_share=_mean(run.eval_share for run in converged),
-        startup_s=_mean(run.startup_s for run in converged),
+        init_s=_mean(run.init_s for run in scored),
+        eval_share=_mean(run.eval_share for run in scored),
+        startup_s=_mean(run.startup_s for run in scored),
         counts=counts and mean is not None,
     )
 

@@ -14,6 +14,8 @@ from tools.verify.report import Report
 from tools.verify.rules import across, package
 from tools.verify.run import OTHER_BENCHMARKS
 
+ASSUMED = "assumed, as no folder's name tells the round; --round sets it"
+
 
 def verify(
     path: Path, *, round_name: str | None = None, as_submitted: bool = True, num_runs: int = rounds.NUM_RUNS
@@ -46,6 +48,15 @@ def verify(
         of_bert = [place for place in places if _holds_bert(place)]  # and not those of other benchmarks beside them
     if not of_bert:
         raise UnreadableLogError(f"{path}: no file result_*.txt of BERT in it or below")
+    if ruleset_from == ASSUMED:
+        told = {told for place in of_bert if (told := rounds.ruleset_of_path(place))}
+        if len(told) > 1:
+            raise UnreadableLogError(
+                f"{path}: results of rounds {', '.join(sorted(told))}; name one of them, or --round"
+            )
+        if told:
+            ruleset, ruleset_from = told.pop(), "from the path"
+            report = functools.partial(report, ruleset=ruleset, ruleset_from=ruleset_from)
     folders = tuple(judge_folder(place, ruleset, as_submitted=as_submitted, num_runs=num_runs) for place in of_bert)
     between = [*across.same_runs([run for folder in folders for run in folder.runs])] if len(folders) > 1 else []
     if not is_tree:
@@ -78,7 +89,7 @@ def _ruleset(path: Path, round_name: str | None) -> tuple[str, str]:
         return rounds.ruleset_named(round_name), "as asked for"
     if ruleset := rounds.ruleset_of_path(path):
         return ruleset, "from the path"
-    return rounds.LATEST, "the last round with BERT"
+    return rounds.LATEST, ASSUMED
 
 
 def _places(root: Path, places: list[Path]) -> Iterator[Finding]:

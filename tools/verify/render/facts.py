@@ -98,7 +98,8 @@ def role(folder: Folder, index: int) -> str:
 
 
 def remark(folder: Folder, index: int) -> str:
-    remarks = [] if folder.runs[index].converged else ["no convergence"]
+    run = folder.runs[index]
+    remarks = [] if run.converged else ["cut off" if run.status is None else "no convergence"]
     score = folder.score
     if score and index in score.dropped:
         remarks.append(f"dropped, {_extreme(score, index)}")
@@ -212,8 +213,9 @@ def _minutes(score: Score) -> str:
 def _neighbours(rcp: Rcp) -> str:
     low, high = rcp.low_batch, rcp.high_batch
     if low is None or high is None:
-        known = high if low is None else low
-        return "no reference point" if known is None else f"beyond the last reference point, {words.count(known)}"
+        if low is None and high is None:
+            return "no reference point"
+        return f"above the last, {words.count(low)}" if high is None else f"below the first, {words.count(high)}"
     if low == high:
         return "a reference point"
     return f"between the reference points {words.count(low)} and {words.count(high)}"
@@ -222,4 +224,4 @@ def _neighbours(rcp: Rcp) -> str:
 def _margin(rcp: Rcp) -> str:
     if rcp.margin is None:
         return ""
-    return f", {words.signed_percent(rcp.margin)} {'above' if rcp.margin >= 0 else 'below'} the minimum"
+    return f", {words.percent(abs(rcp.margin))} {'above' if rcp.margin >= 0 else 'below'} the minimum"

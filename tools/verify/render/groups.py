@@ -53,7 +53,7 @@ def groups(findings: Iterable[Finding]) -> tuple[Group, ...]:
 def findings_of(folder: Folder) -> tuple[Finding, ...]:
     """Those about the folder, then those of its logs, each once."""
     of_runs = (finding for run in folder.runs for finding in run.findings)
-    return tuple(dict.fromkeys((*folder.findings, *of_runs)))
+    return tuple(dict.fromkeys((*of_runs, *folder.findings)))  # what a log is failed for before that it failed
 
 
 def tally(findings: Iterable[Finding]) -> str:

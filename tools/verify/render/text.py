@@ -37,7 +37,7 @@ def render_text(report: Report, *, colour: bool, verbose: bool = False) -> str:
 def _verdict(report: Report, style: _Style) -> str:
     verdict = facts.verdict(report)
     return f"{style.paint(f'{verdict.upper():<{_GUTTER}}', verdict)}{words.one_line(report.path)}, " + (
-        f"ruleset {words.one_line(report.ruleset)}"
+        f"ruleset {words.one_line(report.ruleset)}{' (assumed)' if report.ruleset_from.startswith('assumed') else ''}"
     )
 
 

@@ -58,10 +58,6 @@ def percent(share: float | None) -> str:
     return DASH if share is None else f"{fixed(100 * share, 1)} %"
 
 
-def signed_percent(share: float) -> str:
-    return f"{100 * share:+,.1f} %"
-
-
 def within(path: Path, base: Path | None) -> str:
     """The path as seen from the folder `base`, or as given where it is not in there."""
     if base is not None and path != base and path.is_relative_to(base):

@@ -130,6 +130,7 @@ def _backwards(before: Record, after: Record, finding: Callable[..., Finding]) -
         mend="one process logs the run's events; its clock must not be set back meanwhile",
         line=after.line,
         text=shorten(after.text),
+        explains=("key:init_stop",) if before.key == "init_stop" else (),  # whose time is held against its limit
     )
 
 

@@ -136,6 +136,7 @@ def _order(log: Log) -> Iterator[Finding]:
                 mend="log the events when they happen, from one process",
                 line=after.line,
                 text=shorten(after.text),
+                explains=lines.lost(before.key),
             )
             return
 
