@@ -1,4 +1,4 @@
-# The project and all that a run needs; the build ends with a one-step run. docs/docker.md tells how to build and use it.
+# The project and all that a run needs; the build ends with a one-step run. docs/docker.md tells how to use it.
 #
 # BASE holds Python 3.11 or newer with pip, and bash. A torch that it has stays: it fits its CUDA.
 ARG BASE=pytorch/pytorch:2.13.0-cuda12.6-cudnn9-runtime

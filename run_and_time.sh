@@ -64,10 +64,14 @@ else
   export RESULT_FILE=$folder/result_$trial.txt
 fi
 
-# Each node's first process drops the page caches; the truth about it goes into the log.
+# Each node's first process drops the page caches; the truth about it goes into the log. Where this is a container, its
+# launcher has dropped them: CACHE_DROPS_BEFORE is the kernel's count of drops from before, which no container hides.
+cache_drops() { sed -n 's/^drop_pagecache //p' /proc/vmstat; }
 export CACHES_CLEARED=0
 if [[ ${CLEAR_CACHES:-0} == 1 && ($role == node || $((number % ${RANKS_PER_NODE:-1})) == 0) ]]; then
-  if sync && { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null; then
+  if [[ ${CACHE_DROPS_BEFORE-} =~ ^[0-9]+$ ]] && (($(cache_drops) > 10#$CACHE_DROPS_BEFORE)); then
+    CACHES_CLEARED=1
+  elif sync && { echo 3 >/proc/sys/vm/drop_caches; } 2>/dev/null; then
     CACHES_CLEARED=1
   else
     say "warning: CLEAR_CACHES=1, but the page caches could not be dropped (that needs root); the log says so"

@@ -7,10 +7,10 @@
 #
 #   IMAGE    the image (mlperf-bert)                     NEXP     the number of trials (1)
 #   CONFIG   this host's file (config_CPU_1x2x8x1.sh)    RESULTS  folder for the logs (results/<SUBMISSION_PLATFORM>)
-#   DATA_DIR this host's folder; read only               GPUS     all, none, or as in 0,1; unset: all, where there is one
+#   DATA_DIR this host's folder; read only               GPUS     all, none, or as in 0,1; unset: all that there are
 #
-# Needs bash and docker. docs/docker.md has more. Exit status: 0 every trial reached the target and all logs pass, 1 not,
-# 2 the input was refused, 128 + n ended by signal n.
+# Needs bash and docker; docs/docker.md has more. Exit status: 0 every trial reached the target and all logs pass,
+# 1 not, 2 the input was refused, 128 + n ended by signal n.
 set -euo pipefail
 unset CDPATH
 [[ ${BASH_SOURCE[0]} != */* ]] || cd -- "${BASH_SOURCE[0]%/*}/"
@@ -101,7 +101,8 @@ stop_if_signalled() {
 # --- what every container is given
 
 user=$(id -u):$(id -g)
-[[ $(docker info --format '{{.SecurityOptions}}' 2>/dev/null) != *name=rootless* ]] || user=0:0 # that is the caller there
+options=$(docker info --format '{{.SecurityOptions}}' 2>/dev/null) || true
+[[ $options != *name=rootless* ]] || user=0:0 # that is the caller there
 # No network is needed, but names for the container itself and for the address that torch looks up.
 common=(--rm --init --network none --hostname mlperf-bert)
 common+=(--add-host mlperf-bert:127.0.0.1 --add-host loopback:::ffff:127.0.0.1)
@@ -122,7 +123,8 @@ mounts=()
 mount "$config" "/opt/bert/${config##*/}" readonly
 sourced='^[[:blank:]]*source[[:blank:]]+\./(config[A-Za-z0-9_.-]*\.sh)'
 while IFS= read -r line || [[ $line ]]; do
-  [[ ! $line =~ $sourced || ! -f ./${BASH_REMATCH[1]} ]] || mount "./${BASH_REMATCH[1]}" "/opt/bert/${BASH_REMATCH[1]}" readonly
+  [[ $line =~ $sourced ]] || continue
+  [[ ! -f ./${BASH_REMATCH[1]} ]] || mount "./${BASH_REMATCH[1]}" "/opt/bert/${BASH_REMATCH[1]}" readonly
 done <"$config"
 common+=("${mounts[@]}" --env "CONFIG=${config##*/}")
 
@@ -136,7 +138,6 @@ while IFS= read -r name; do
   common+=(--env "$name")
 done <"$scratch/names"
 
-[[ -z ${DATA_DIR:-} ]] || data_dir=$DATA_DIR
 contain ask-2 "$image_id" python3 -m scripts.docker.ask settings >"$scratch/settings" || status=$?
 stop_if_signalled
 ((status == 0)) || exit "$((status == 2 ? 2 : 1))"
@@ -148,11 +149,12 @@ stop_if_signalled
   IFS= read -r data_dir_of_file
   IFS= read -r platform
 } <"$scratch/settings"
-data_dir=${data_dir:-$data_dir_of_file}
+data_dir=${DATA_DIR:-$data_dir_of_file}
 results=${RESULTS:-results/$platform}
 
 ((num_nodes == 1)) || refuse "NUM_NODES=$num_nodes: this launcher is for one host"
-((num_trials == 1 || seed < 0)) || refuse "SEED=$seed with NEXP=$num_trials: every trial needs a seed of its own; unset SEED"
+((num_trials == 1 || seed < 0)) ||
+  refuse "SEED=$seed with NEXP=$num_trials: every trial needs a seed of its own; unset SEED"
 [[ -d $data_dir ]] || refuse "DATA_DIR=$data_dir: no such folder; docs/docker.md tells how to prepare one"
 mkdir -p -- "$results" || refuse "RESULTS=$results: cannot create the folder"
 [[ -w $results ]] || refuse "RESULTS=$results: cannot write there"
@@ -206,7 +208,8 @@ for ((trial = 0; trial < num_trials; trial++)); do
   if [[ -s $log ]] && ((status > 2 && status != 143)); then # killed; by TERM it ends its log itself
     interrupted=$received
     received=0
-    contain "$number-close" "${with_results[@]}" "$image_id" python3 -m mlperf_log_utils close "/results/${log##*/}" || true
+    ending=(python3 -m mlperf_log_utils close "/results/${log##*/}")
+    contain "$number-close" "${with_results[@]}" "$image_id" "${ending[@]}" || true
     ((received)) || received=$interrupted
   fi
   stop_if_signalled
@@ -220,8 +223,8 @@ done
 
 if ((num_trials > 1)); then
   say "verifying the $num_trials logs in $results"
-  contain verify "${judging[@]}" "$image_id" python3 -m tools.verify --ruleset "$ruleset" --runs "$num_trials" -- /results ||
-    num_failed=$((num_failed + 1))
+  verifying=(python3 -m tools.verify --ruleset "$ruleset" --runs "$num_trials" -- /results)
+  contain verify "${judging[@]}" "$image_id" "${verifying[@]}" || num_failed=$((num_failed + 1))
   stop_if_signalled
 fi
 exit "$((num_failed > 0))"

@@ -288,7 +288,8 @@ def test_values_out_of_range_are_reported_together_with_where_they_came_from(tmp
     assert problems_of({"CONFIG": path, "CLIP": "all", "NUM_NODES": "0"}) == [
         "NUM_NODES=0 (from environment): nodes; must be at least 1",
         f"DROPOUT=1.0 (from {path}): probability to drop; must be from 0.0 to below 1.0",
-        "CLIP=all (from environment): gradient clipping; must be one of none, bucket_before, global_before, global_after",
+        "CLIP=all (from environment): gradient clipping; must be one of none, bucket_before, global_before, "
+        "global_after",
     ]
 
 
