@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.log_mutations import MUTATIONS, Mutation
-from tests.support.logs import accuracy_at, closed_lines, fields, open_lines, write
+from tests.support.logs import NUM_EVALS, SEED, accuracy_at, closed_lines, fields, open_lines, write
 from tools.verify import rounds
 from tools.verify.finding import Finding, Severity
 from tools.verify.report import Run
@@ -28,12 +30,21 @@ each_failure = pytest.mark.parametrize(
 )
 
 
-def spoilt_run(mutation: Mutation, ruleset: str, folder: Path) -> tuple[Run, int | None]:
-    """The judgement of a spoilt log and the number of the line to blame."""
-    text, line = mutation.spoil(closed_lines())
-    path = folder / "result_0.txt"
-    path.write_bytes(text.encode("latin-1"))
-    return judge(path, ruleset, as_submitted=False)[0], line
+Spoilt = Callable[[Mutation, str], tuple[Run, int | None]]
+
+
+@pytest.fixture(scope="module")
+def spoilt_run(tmp_path_factory: pytest.TempPathFactory) -> Spoilt:
+    """The judgement of a spoilt log in a round, and the number of the line to blame."""
+
+    @functools.cache
+    def judged(mutation: Mutation, ruleset: str) -> tuple[Run, int | None]:
+        text, line = mutation.spoil(closed_lines())
+        path = tmp_path_factory.mktemp("spoilt") / "result_0.txt"
+        path.write_bytes(text.encode("latin-1"))
+        return judge(path, ruleset, as_submitted=False)[0], line
+
+    return judged
 
 
 def of_severity(run: Run, severity: Severity) -> list[Finding]:
@@ -53,15 +64,15 @@ def test_our_own_log_passes_without_a_finding(lines: list[str], ruleset: str, tm
 
 
 def test_our_own_log_is_at_the_scale_of_the_benchmark(tmp_path: Path) -> None:
-    run, log = judge(write(tmp_path / "result_0.txt", closed_lines(seed=7)), "5.0.0", as_submitted=False)
-    assert (run.batch, run.seed, run.status, run.accuracy) == (448, 7, "success", accuracy_at(18, 7))
+    run, log = judge(write(tmp_path / "result_0.txt", closed_lines()), "5.0.0", as_submitted=False)
+    assert (run.batch, run.seed, run.status, run.accuracy) == (448, SEED, "success", accuracy_at(NUM_EVALS, SEED))
     assert run.samples == 2_700_096
     assert [evaluation.samples for evaluation in run.evaluations[:3]] == [150_080, 300_160, 450_240]
     assert log.count("weights_initialization") == 398
 
 
 def test_times_of_our_own_log_are_whole_milliseconds_that_grow() -> None:
-    times = [fields(line)["time_ms"] for line in closed_lines(start=1_700_000_000)]
+    times = [fields(line)["time_ms"] for line in closed_lines(start=1_700_000_000, weights=False)]
     assert all(type(time_ms) is int for time_ms in times)
     assert times == sorted(set(times))
     assert times[0] // 1000 == 1_700_000_000
@@ -72,15 +83,17 @@ def test_times_of_our_own_log_are_whole_milliseconds_that_grow() -> None:
 
 @each_ruleset
 @each_mutation
-def test_the_verdict_is_right(mutation: Mutation, ruleset: str, tmp_path: Path) -> None:
-    run, _ = spoilt_run(mutation, ruleset, tmp_path)
+def test_the_verdict_is_right(mutation: Mutation, ruleset: str, spoilt_run: Spoilt) -> None:
+    run, _ = spoilt_run(mutation, ruleset)
     assert run.failed == mutation.fails(ruleset)
 
 
 @each_ruleset
 @each_failure
-def test_there_is_one_root_cause_with_its_rule_and_true_line(mutation: Mutation, ruleset: str, tmp_path: Path) -> None:
-    run, line = spoilt_run(mutation, ruleset, tmp_path)
+def test_there_is_one_root_cause_with_its_rule_and_true_line(
+    mutation: Mutation, ruleset: str, spoilt_run: Spoilt
+) -> None:
+    run, line = spoilt_run(mutation, ruleset)
     severity = Severity.ERROR if mutation.fails(ruleset) else Severity.WARNING
     assert [(finding.rule.id, finding.line) for finding in of_severity(run, severity)] == [(mutation.rule, line)]
     if severity is Severity.WARNING:
@@ -90,31 +103,31 @@ def test_there_is_one_root_cause_with_its_rule_and_true_line(mutation: Mutation,
 @each_ruleset
 @each_failure
 def test_the_root_cause_says_what_was_expected_and_how_to_mend_it(
-    mutation: Mutation, ruleset: str, tmp_path: Path
+    mutation: Mutation, ruleset: str, spoilt_run: Spoilt
 ) -> None:
-    run, line = spoilt_run(mutation, ruleset, tmp_path)
+    run, line = spoilt_run(mutation, ruleset)
     finding = run.findings[0]
     assert finding.message
     assert finding.expected
     assert finding.mend
-    assert finding.path == tmp_path / "result_0.txt"
+    assert finding.path == run.path
     assert bool(finding.text) == (line is not None)
 
 
 @each_failure
-def test_the_line_shown_is_the_line_named(mutation: Mutation, tmp_path: Path) -> None:
-    run, line = spoilt_run(mutation, "5.0.0", tmp_path)
+def test_the_line_shown_is_the_line_named(mutation: Mutation, spoilt_run: Spoilt) -> None:
+    run, line = spoilt_run(mutation, "5.0.0")
     if line is not None:
         text = run.findings[0].text.removesuffix("…")
         shown = text.partition("{… ")[2] or text  # what stands before the key may be left out
         assert len(shown) > 30
-        assert shown in (tmp_path / "result_0.txt").read_text("latin-1").splitlines()[line - 1]
+        assert shown in run.path.read_text("latin-1").splitlines()[line - 1]
 
 
 @each_ruleset
 @each_mutation
-def test_the_official_verdict_is_known(mutation: Mutation, ruleset: str, tmp_path: Path) -> None:
-    run, _ = spoilt_run(mutation, ruleset, tmp_path)
+def test_the_official_verdict_is_known(mutation: Mutation, ruleset: str, spoilt_run: Spoilt) -> None:
+    run, _ = spoilt_run(mutation, ruleset)
     assert run.official_shipped == run.official == mutation.official_verdict(ruleset)
 
 
@@ -139,9 +152,9 @@ def test_ours_are_the_mutations_of_the_table() -> None:
 @needs_table
 @each_ruleset
 @each_mutation
-def test_the_official_verdict_is_the_tables(mutation: Mutation, ruleset: str, tmp_path: Path) -> None:
+def test_the_official_verdict_is_the_tables(mutation: Mutation, ruleset: str, spoilt_run: Spoilt) -> None:
     (row,) = [row for row in table() if row["mutation"] == mutation.name]
-    run, _ = spoilt_run(mutation, ruleset, tmp_path)
+    run, _ = spoilt_run(mutation, ruleset)
     assert run.official_shipped == row[f"official_{ruleset}"].lower()
 
 

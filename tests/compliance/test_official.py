@@ -22,6 +22,7 @@ from tools.verify.run import judge
 
 RESULTS = Path(__file__).parents[3] / "shared" / "data" / "results"
 VERDICTS = RESULTS.parent / "verdicts.tsv"
+SOME_RULESETS = ("0.7.0", "1.0.0", "2.1.0", "4.0.0", "5.0.0")  # whose rules differ most
 RULESETS = ("0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "4.0.0", "4.1.0", "5.0.0")
 needs_results = pytest.mark.skipif(not VERDICTS.exists(), reason="../shared, which holds the public logs, is not here")
 
@@ -36,7 +37,7 @@ def verdict(path: Path, ruleset: str) -> str:
 # --- the logs that we have
 
 
-@pytest.mark.parametrize("ruleset", RULESETS)
+@pytest.mark.parametrize("ruleset", SOME_RULESETS)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.id for mutation in MUTATIONS])
 def test_of_every_mutation(mutation: Mutation, ruleset: str, tmp_path: Path) -> None:
     path = tmp_path / "result_0.txt"
@@ -70,8 +71,8 @@ def test_of_every_public_log_in_its_round() -> None:
 def test_of_every_public_log_in_other_rounds() -> None:
     rulesets = itertools.cycle(RULESETS)
     for path, _, _ in public_logs():
-        for ruleset in itertools.islice(rulesets, 2):
-            assert (path, ruleset, verdict(path, ruleset)) == (path, ruleset, official_verdict(path, ruleset))
+        ruleset = next(rulesets)
+        assert (path, ruleset, verdict(path, ruleset)) == (path, ruleset, official_verdict(path, ruleset))
 
 
 @pytest.mark.parametrize("path", rule_files(), ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -10,7 +10,6 @@ import pytest
 from tests.support.cheats import PUBLISHED, published_runs
 from tests.support.log_mutations import garbage_after, glued, missing, no_metadata, text_of
 from tests.support.logs import (
-    BATCH,
     all_of,
     at_time,
     closed_lines,
@@ -24,7 +23,7 @@ from tests.support.logs import (
     without,
 )
 from tests.support.rule_case import Edit, Lines, meta, then, value
-from tests.support.rule_cases_run import again, before_training, best_accuracy, drop, init_takes
+from tests.support.rule_cases_run import again, best_accuracy, drop, init_takes
 from tools.verify.finding import Finding, Severity
 from tools.verify.report import Run
 from tools.verify.run import judge
@@ -170,6 +169,10 @@ def no_samples_in_one(log: Lines) -> Lines:
     return replaced(log, all_of(log, "eval_accuracy")[3], metadata={"file": "train.py", "lineno": 1})
 
 
+def one_before_the_run(log: Lines) -> Lines:
+    return replaced(log, all_of(log, "eval_accuracy")[5], time_ms=time_of(log, "run_start") - 1)
+
+
 def three_not_made(log: Lines) -> Lines:
     return dropped(log, *all_of(log, "eval_accuracy")[8:11])
 
@@ -185,7 +188,7 @@ FAULTS: dict[str, Edit] = {
     "run_stop.status": meta("run_stop", status="aborted"),
     "eval.accuracy": value("eval_accuracy", 1.0),
     "eval.samples": no_samples_in_one,
-    "eval.inside": before_training(BATCH),
+    "eval.inside": one_before_the_run,
     "bert.interval": three_not_made,
     "run.target": best_accuracy(0.7),
     "time.unit": stop_time_in_words,

@@ -180,11 +180,17 @@ def test_two_records_on_one_line_are_told_where_one_is_lost(tmp_path: Path) -> N
 
 def test_numbers_of_lines_count_every_line_of_the_file(tmp_path: Path) -> None:
     lines = inserted(LINES, STOP, "", "text", ":::MLLOG x", "")
-    for end in ("\n", "\r\n", "\r"):
+    for end in ("\n", "\r\n", "\r\r\n"):
         run, log = judged(text_of(lines, end), tmp_path)
         assert errors(run) == [("line.whole", STOP + 3)]
         assert log.num_lines == len(lines)
         assert log.num_records == len(LINES)
+
+
+def test_a_lone_carriage_return_ends_a_record_and_no_line(tmp_path: Path) -> None:
+    run, log = judged(text_of(inserted(LINES, STOP, ":::MLLOG x"), "\r"), tmp_path)
+    assert errors(run) == [("line.whole", 1)]
+    assert (log.num_lines, log.num_records) == (1, len(LINES))
 
 
 # --- a text is no event

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -145,6 +147,17 @@ def test_messages_stay_short(key: str, name: str, raw: str, tmp_path: Path) -> N
 LISTS, OBJECTS = ("[", "[]", "[1]", "]"), ('{"a": ', '{"a": 1}', '{"a": 2}', "}")
 
 
+def readable_depth(parts: tuple[str, str, str, str]) -> int:
+    """To which json reads what is nested when it is called from here; from further down it reads less."""
+    opening, _, _, closing = parts
+    depth = sys.getrecursionlimit()
+    while True:
+        with contextlib.suppress(RecursionError):
+            json.loads(opening * depth + "1" + closing * depth)
+            return depth + 1  # with what stands inside
+        depth -= 1
+
+
 def nested(path: Path, key: str, name: str, depth: int, parts: tuple[str, str, str, str] = LISTS) -> bool:
     """Judges a log with such a value twice, once a little different; tells whether json could still read it."""
     opening, inner, other, closing = parts
@@ -162,7 +175,7 @@ NESTED = [(key, name) for key, name in FIELDS if name != "time_ms"]  # as a time
 def test_values_nested_as_deep_as_can_be_read_are_judged(key: str, name: str, tmp_path: Path) -> None:
     """Just below Python's limit json still reads a value that nothing else can look at any more."""
     path = tmp_path / "result_0.txt"
-    depth = sys.getrecursionlimit()
+    depth = readable_depth(LISTS)
     while not nested(path, key, name, depth):
         depth -= 1
     for less in range(12):
@@ -172,7 +185,7 @@ def test_values_nested_as_deep_as_can_be_read_are_judged(key: str, name: str, tm
 @pytest.mark.parametrize(("key", "name"), [("target_accuracy", "value"), ("run_stop", "status")])
 def test_objects_nested_as_deep_as_can_be_read_are_judged(key: str, name: str, tmp_path: Path) -> None:
     """They are looked through for names that are there twice."""
-    depth = sys.getrecursionlimit()
+    depth = readable_depth(OBJECTS)
     while not nested(tmp_path / "result_0.txt", key, name, depth, OBJECTS):
         depth -= 1
     assert nested(tmp_path / "result_0.txt", key, name, depth - 1, OBJECTS)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import functools
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -31,9 +31,19 @@ CASES = [
 each_case = pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 
 
-def judged(case: Case, edit: Edit, folder: Path) -> Run:
-    log = open_lines() if case.division == "open" else closed_lines(weights=case.weights)
-    return judge(write(folder / "result_0.txt", edit(log)), case.ruleset, as_submitted=case.rule is official.CHANGED)[0]
+Judged = Callable[[Case, Edit], Run]
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    path = tmp_path_factory.mktemp("cases") / "result_0.txt"
+
+    @functools.cache
+    def judge_it(case: Case, edit: Edit) -> Run:
+        log = open_lines() if case.division == "open" else closed_lines(weights=case.weights)
+        return judge(write(path, edit(log)), case.ruleset, as_submitted=case.rule is official.CHANGED)[0]
+
+    return judge_it
 
 
 def flat(findings: tuple[Finding, ...]) -> Iterator[Finding]:
@@ -47,28 +57,28 @@ def said(run: Run) -> list[tuple[str, Severity]]:
 
 
 @each_case
-def test_the_rule_speaks(case: Case, tmp_path: Path) -> None:
-    run = judged(case, case.speaks, tmp_path)
+def test_the_rule_speaks(case: Case, judged: Judged) -> None:
+    run = judged(case, case.speaks)
     assert (case.rule.id, case.severity) in said(run)
 
 
 @each_case
-def test_the_rule_is_silent_on_the_near_twin(case: Case, tmp_path: Path) -> None:
-    run = judged(case, case.silent, tmp_path)
+def test_the_rule_is_silent_on_the_near_twin(case: Case, judged: Judged) -> None:
+    run = judged(case, case.silent)
     assert case.rule.id not in [rule for rule, _ in said(run)]
 
 
 @each_case
-def test_an_error_is_the_one_root_cause_and_less_fails_nothing(case: Case, tmp_path: Path) -> None:
-    run = judged(case, case.speaks, tmp_path)
+def test_an_error_is_the_one_root_cause_and_less_fails_nothing(case: Case, judged: Judged) -> None:
+    run = judged(case, case.speaks)
     errors = [finding for finding in run.findings if finding.severity is Severity.ERROR]
     assert len(errors) == (case.severity is Severity.ERROR)
     assert run.failed == (case.severity is Severity.ERROR)
 
 
 @each_case
-def test_what_is_said_names_an_expectation_and_a_remedy(case: Case, tmp_path: Path) -> None:
-    for finding in judged(case, case.speaks, tmp_path).findings:
+def test_what_is_said_names_an_expectation_and_a_remedy(case: Case, judged: Judged) -> None:
+    for finding in judged(case, case.speaks).findings:
         if finding.severity is not Severity.NOTE:
             assert finding.expected, finding
             assert finding.mend, finding

@@ -46,6 +46,7 @@ class Record(NamedTuple):
     metadata: Any  # as logged; the rules want a mapping
     text: str  # the line, its first 400 characters
     named: bool  # it says its namespace and its event type
+    place: int = 0  # in the file's order, also where only carriage returns divide records of one line
 
     def meta(self, name: str) -> Any:
         return self.metadata.get(name) if isinstance(self.metadata, dict) else None
@@ -149,9 +150,9 @@ def _opened(path: Path, log: Log) -> Iterator[Iterable[str]]:
 def _records(lines: Iterable[str], log: Log) -> Iterator[Record]:
     line = ""
     number = 1
-    for line in lines:
+    for place, line in enumerate(lines):
         first = line.find(MARK)
-        if first >= 0 and (record := _record(number, line, first, log)):
+        if first >= 0 and (record := _record(number, place, line, first, log)):
             yield record
         if line[-1] == "\n":  # a lone carriage return ends a record, as in the official parser, but no line
             number += 1
@@ -161,10 +162,10 @@ def _records(lines: Iterable[str], log: Log) -> Iterator[Record]:
     log.num_lines = number if log.cut else number - 1
 
 
-def _record(number: int, line: str, first: int, log: Log) -> Record | None:
+def _record(number: int, place: int, line: str, first: int, log: Log) -> Record | None:
     last = line.rfind(MARK)
     try:
-        record, doubled = _parse(number, line, last + len(MARK))
+        record, doubled = _parse(number, place, line, last + len(MARK))
     except Exception as error:  # whatever a hostile line makes of json: the official checker ends in a traceback
         log.num_flaws += 1
         flaw = _flaw(number, line, error)
@@ -180,7 +181,7 @@ def _record(number: int, line: str, first: int, log: Log) -> Record | None:
     return record
 
 
-def _parse(number: int, line: str, start: int) -> tuple[Record, str]:
+def _parse(number: int, place: int, line: str, start: int) -> tuple[Record, str]:
     """The record that begins at `start`, and a name that is there twice in one of its objects."""
     try:
         fields, end = _DECODE(line, start)
@@ -191,10 +192,11 @@ def _parse(number: int, line: str, start: int) -> tuple[Record, str]:
         fields = json.loads(line[start:].rstrip())  # spaces before the record; or the error that the official one has
     if fields is None:
         raise ValueError("not a record")
-    time_ms, value, metadata = fields["time_ms"], fields["value"], fields["metadata"]
-    float(time_ms)
+    time_ms = fields["time_ms"]
+    float(time_ms)  # before what else may be missing, as the official parser
+    value, metadata = fields["value"], fields["metadata"]
     named = "event_type" in fields and "namespace" in fields
-    record = Record(number, fields["key"], value, time_ms, metadata, line[:_MAX_TEXT], named)
+    record = Record(number, fields["key"], value, time_ms, metadata, line[:_MAX_TEXT], named, place)
     num_names = len(fields)
     for inner in (value, metadata):
         if type(inner) is dict:

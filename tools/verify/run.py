@@ -39,7 +39,7 @@ def judge(path: Path, ruleset: str, *, as_submitted: bool) -> tuple[Run, Log]:
 
 
 def _own_findings(log: Log, ruleset: str) -> list[Finding]:
-    return [finding for rules in (events, clock, bert) for finding in rules.check(log, ruleset)]
+    return [finding for rules in (clock, events, bert) for finding in rules.check(log, ruleset)]
 
 
 def _refuse_other_files(log: Log) -> None:

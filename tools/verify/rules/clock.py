@@ -26,7 +26,7 @@ UNIT = Rule(
     "times are whole milliseconds",
     explains=("time.order", "init.limit", "eval.inside", "run.target", "key:init_stop"),
 )
-ORDER = Rule("time.order", _RUN, "time does not run backwards", explains=("eval.inside", "run.target", "init.limit"))
+ORDER = Rule("time.order", _RUN, "time does not run backwards", explains=("run.target",))
 LIMIT = Rule("init.limit", _RUN, "initialisation stays within its limit", explains=("key:init_stop",))
 PACE = Rule("run.pace", _RUN, "training is no faster at one time than at another")
 IDLE = Rule("init.idle", _RUN, "the clock starts when initialisation ends")
@@ -94,8 +94,8 @@ def is_time(record: Record) -> bool:
 def _order(log: Log) -> Iterator[Finding]:
     milestones = [record for key in ("init_start", "init_stop", "run_start", "run_stop") if (record := log.first(key))]
     for before, after in pairwise(milestones):
-        if before.line < after.line and _backwards_ms(before, after) > 0:
-            yield _backwards(before, after, ORDER.error)
+        if before.place < after.place and _backwards_ms(before, after) > 0:
+            yield _backwards(before, after, ORDER.error, "eval.inside", "init.limit")
             return
     beyond = [pair for pair in log.backwards if _backwards_ms(*pair) > _BACKWARDS_MS]
     if beyond:
@@ -122,7 +122,7 @@ def _backwards_ms(before: Record, after: Record) -> float:
     return (milliseconds(before) or 0) - (milliseconds(after) or 0) if is_time(before) and is_time(after) else 0
 
 
-def _backwards(before: Record, after: Record, finding: Callable[..., Finding]) -> Finding:
+def _backwards(before: Record, after: Record, finding: Callable[..., Finding], *explains: str) -> Finding:
     return finding(
         f"{after.key} is {_backwards_ms(before, after) / 1000:,.3f} s earlier than {before.key} (line {before.line:,})",
         key=after.key,
@@ -130,7 +130,7 @@ def _backwards(before: Record, after: Record, finding: Callable[..., Finding]) -
         mend="one process logs the run's events; its clock must not be set back meanwhile",
         line=after.line,
         text=shorten(after.text),
-        explains=("key:init_stop",) if before.key == "init_stop" else (),  # whose time is held against its limit
+        explains=(*explains, *(("key:init_stop",) if before.key == "init_stop" else ())),  # which has a limit in time
     )
 
 

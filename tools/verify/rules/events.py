@@ -40,7 +40,7 @@ INSIDE = Rule(
     "eval.inside",
     _QUALITY,
     "evaluations lie between run_start and run_stop",
-    explains=("run.target", "bert.interval"),
+    explains=("run.target", "bert.interval", "time.order"),
 )
 REPEATED = Rule("eval.repeated", _QUALITY, "an evaluation is made once")
 TARGET = Rule("run.target", _QUALITY, "a successful run reached the target", explains=("official.none-passes",))
@@ -77,8 +77,8 @@ def target_of(log: Log, ruleset: str) -> float:
 def is_inside(log: Log, record: Record) -> bool:
     """Between run_start and run_stop, by the order of lines and by the clock."""
     start, stop, time = log.first("run_start"), log.first("run_stop"), milliseconds(record)
-    after_start = start is None or (start.line < record.line and not _less(time, milliseconds(start)))
-    before_stop = stop is None or (record.line < stop.line and not _less(milliseconds(stop), time))
+    after_start = start is None or (start.place < record.place and not _less(time, milliseconds(start)))
+    before_stop = stop is None or (record.place < stop.place and not _less(milliseconds(stop), time))
     return time is not None and after_start and before_stop
 
 
@@ -128,7 +128,7 @@ def _once(log: Log, rule: Rule, key: str) -> Iterator[Finding]:
 def _order(log: Log) -> Iterator[Finding]:
     order = [record for key in ("init_start", "init_stop", "run_start", "run_stop") if (record := log.first(key))]
     for before, after in pairwise(order):
-        if after.line < before.line:
+        if after.place < before.place:
             yield ORDER.error(
                 f"{after.key} stands before {before.key} (line {before.line:,})",
                 key=after.key,
@@ -242,7 +242,7 @@ def _outside_complaint(log: Log, record: Record, inside: set[tuple[float | None,
     if _measured(record) in inside:  # another rank's copy
         return ""
     start = log.first("run_start")
-    after = start is None or (start.line < record.line and not _less(milliseconds(record), milliseconds(start)))
+    after = start is None or (start.place < record.place and not _less(milliseconds(record), milliseconds(start)))
     return "an evaluation after run_stop" if after else "an evaluation before run_start"
 
 
