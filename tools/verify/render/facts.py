@@ -174,12 +174,14 @@ def _official(run: Run) -> str:
 
 
 def _headline(score: Score) -> str:
-    if score.mean_minutes is None:
+    minutes = score.scaled_minutes
+    if minutes is None:
         return "none can be given"
     counted = sum(time is not None and index not in score.dropped for index, time in enumerate(score.minutes))
     scaled = "" if score.scaling == 1 else f", scaled by {words.fixed(score.scaling, 4)}"
     standing = "" if score.counts else "; for information, as the folder fails"
-    return f"{words.minutes(score.scaled_minutes)}, mean of {counted} of {len(score.minutes)} runs{scaled}{standing}"
+    seconds = f" ({words.fixed(60 * minutes, 2)} s)" if minutes < 2 else ""
+    return f"{words.minutes(minutes)}{seconds}, mean of {counted} of {len(score.minutes)} runs{scaled}{standing}"
 
 
 def _speed(score: Score) -> str:
