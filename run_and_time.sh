@@ -42,14 +42,15 @@ fi
 # The first process claims the result file by creating it, so that trials side by side take different ones and none
 # takes an old one. The others write no log.
 claim() { (set -o noclobber && : >"$1") 2>/dev/null; }
+refuse_result() {
+  say "error: RESULT_FILE=$RESULT_FILE: exists or cannot be created; a result is never overwritten"
+  exit 2
+}
 if ((number > 0)); then
-  [[ ! -s ${RESULT_FILE:-} ]] || exit 2 # the first one says why
+  [[ ! -s ${RESULT_FILE:-} ]] || refuse_result # as the first one, which its launcher may end before it says so
 elif [[ -n ${RESULT_FILE:-} ]]; then
   [[ $RESULT_FILE != -* ]] || RESULT_FILE=./$RESULT_FILE
-  if ! { mkdir -p -- "$(dirname -- "$RESULT_FILE")" && claim "$RESULT_FILE"; }; then
-    say "error: RESULT_FILE=$RESULT_FILE: exists or cannot be created; a result is never overwritten"
-    exit 2
-  fi
+  { mkdir -p -- "$(dirname -- "$RESULT_FILE")" && claim "$RESULT_FILE"; } || refuse_result
 else
   folder=results/${SUBMISSION_PLATFORM:-none}
   trial=0
