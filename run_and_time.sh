@@ -65,6 +65,8 @@ else
   export RESULT_FILE=$folder/result_$trial.txt
 fi
 
+((number > 0)) || trap '[[ -s $RESULT_FILE ]] || rm -f -- "$RESULT_FILE"' EXIT # of a run that never began
+
 # Each node's first process drops the page caches; the truth about it goes into the log. Where this is a container, its
 # launcher has dropped them: CACHE_DROPS_BEFORE is the kernel's count of drops from before, which no container hides.
 cache_drops() { sed -n 's/^drop_pagecache //p' /proc/vmstat; }
@@ -109,8 +111,7 @@ trap '' TERM # with which srun ends a step once a rank has failed: the verdict i
 ((received == 0 || status == 0)) || status=$((128 + received))
 
 ((number == 0)) || exit "$status"
-[[ -s $RESULT_FILE ]] || rm -f -- "$RESULT_FILE" # no run began
-if [[ $status == 2 || ! -e $RESULT_FILE ]]; then
+if [[ $status == 2 || ! -s $RESULT_FILE ]]; then # no run began
   exit "$((status ? status : 1))"
 fi
 "$PYTHON" -m mlperf_log_utils close "$RESULT_FILE"

@@ -34,10 +34,19 @@ class MpiProcess:
 
 def announced(variables: Mapping[str, str]) -> tuple[int, int] | None:
     """Rank and number of ranks as mpirun tells them to a shell; None where it started no process, or one alone."""
+    if _is_srun_itself(variables):
+        return None
     for rank, num_ranks in zip(MPI[::2], MPI[1::2], strict=True):
         if (told := variables.get(num_ranks, "")).isdecimal() and int(told) > 1:
             return int(variables[rank]), int(told)
     return None
+
+
+def _is_srun_itself(variables: Mapping[str, str]) -> bool:
+    """Whether these are of srun --mpi=pmi2, as clusters have it by default: its tasks are not mpirun's processes."""
+    told = [variables.get(name) for name in ("PMI_SIZE", "PMI_RANK")]
+    step = [variables.get(name) for name in ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID")]
+    return "PMI_SIZE" in variables and "OMPI_COMM_WORLD_SIZE" not in variables and told == step
 
 
 def discover(variables: Mapping[str, str]) -> MpiProcess | None:

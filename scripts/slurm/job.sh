@@ -82,6 +82,12 @@ open_results() {
   RESULTS_DIR=${RESULTS_DIR:-results/$platform}
   [[ $RESULTS_DIR == /* ]] || RESULTS_DIR=$PWD/$RESULTS_DIR
   mkdir -p -- "$RESULTS_DIR" || refuse "RESULTS_DIR=$RESULTS_DIR: cannot make it"
+  local old
+  if ((${SLURM_RESTART_COUNT:-0} == 0)); then # numbers of jobs come again: of another cluster, or after a reset
+    for old in "$RESULTS_DIR/stages_$SLURM_JOB_ID.tsv" "$RESULTS_DIR/trial_${SLURM_JOB_ID}_"*.txt; do
+      [[ ! -e $old ]] || refuse "$old: of another job with this number; move it away or choose another RESULTS_DIR"
+    done
+  fi
   stages=$RESULTS_DIR/stages_$SLURM_JOB_ID.tsv
   spare=$RESULTS_DIR/.spare_$SLURM_JOB_ID
   ! is_contained || mount_in_container "$(realpath -m -- "$data_dir"):ro" "$RESULTS_DIR"
@@ -144,6 +150,13 @@ start_over() {
   scontrol requeue "$SLURM_JOB_ID" || true
 }
 
+# The results of others, from before the job or beside it, and the job's own.
+num_expected() {
+  local files=("$RESULTS_DIR"/result_*.txt)
+  [[ -e ${files[0]} ]] || files=()
+  echo "$((${#files[@]} - ${#finished[@]} + NEXP))"
+}
+
 finish() {
   case $ended_by in
   TERM) exit 143 ;;
@@ -158,7 +171,7 @@ finish() {
   start=$(now_ms)
   rm -f -- "$spare"
   if ((NEXP > 1)); then # with those that were there before
-    run_python -m tools.verify "$RESULTS_DIR" --ruleset "$ruleset" --runs "$((first + NEXP))" || failed=1
+    run_python -m tools.verify "$RESULTS_DIR" --ruleset "$ruleset" --runs "$(num_expected)" || failed=1
     stage verify - "$start" "$(now_ms)" "status $failed"
   fi
   if ((PACKAGE)); then
@@ -171,7 +184,7 @@ finish() {
 # Into a folder of the job's own, beside those of results, as what is below one would be verified with it.
 package() {
   local out=$PWD/results/package_$SLURM_JOB_ID
-  local arguments=("$RESULTS_DIR" --out "$out" --runs "$((first + NEXP))")
+  local arguments=("$RESULTS_DIR" --out "$out" --runs "$(num_expected)")
   [[ -z ${SUBMISSION_ORG:-} ]] || arguments+=(--org "$SUBMISSION_ORG")
   [[ -z ${SYSTEM_TEMPLATE:-} ]] || arguments+=(--system-template "$SYSTEM_TEMPLATE")
   mkdir -p "${out%/*}"

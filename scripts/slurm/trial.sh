@@ -31,8 +31,8 @@ await_step() {
   [[ -z $timer ]] || stop_timer || true
   if [[ -n $ended_by$out_of_time ]]; then
     say "ending the trial: ${ended_by:-TRIAL_MINUTES=$TRIAL_MINUTES are over}"
-    end_step "$step"
     status=143
+    end_step "$step" && status=0 # it had ended well, and its log was being verified
   fi
   return "$status"
 }
@@ -47,13 +47,20 @@ start_timer() {
 
 stop_timer() { kill -s KILL "$timer" && wait "$timer"; } 2>/dev/null
 
-# TERM to the tasks; what is left after a while is killed, by srun, which does so when it is sent TERM itself.
+# TERM to the tasks; what is left after a while is killed, by srun, which does so when it is sent TERM itself. Returns
+# the step's status.
 end_step() {
   local step=$1
   timeout 10 scancel --quiet --signal=TERM "$SLURM_JOB_ID" 2>/dev/null & # of no use to a job that Slurm ends
   has_ended "$step" "$GRACE_S" || kill -s TERM "$step" 2>/dev/null
   has_ended "$step" 5 || kill -s KILL "$step" 2>/dev/null
-  while kill -0 "$step" 2>/dev/null; do wait "$step" || true; done
+  local status=0
+  wait "$step" || status=$?
+  while kill -0 "$step" 2>/dev/null; do
+    status=0
+    wait "$step" || status=$?
+  done
+  return "$status"
 }
 
 # has_ended PID SECONDS: whether it does within these.
@@ -110,7 +117,11 @@ outcome_of() {
 moved() {
   local number=$3
   until ln -T -- "$1" "$RESULTS_DIR/$2$number.txt" 2>/dev/null; do
-    [[ -e $RESULTS_DIR/$2$number.txt ]] || { echo "$1" && return; }
+    if [[ ! -e $RESULTS_DIR/$2$number.txt ]]; then # no hard links here (FUSE, SMB)
+      mv --no-clobber --no-target-directory -- "$1" "$RESULTS_DIR/$2$number.txt" 2>/dev/null || true
+      [[ -e $1 ]] || { echo "$RESULTS_DIR/$2$number.txt" && return; }
+      [[ -e $RESULTS_DIR/$2$number.txt ]] || { echo "$1" && return; }
+    fi
     number=$((number + 1))
   done
   rm -f -- "$1"

@@ -142,7 +142,7 @@ CALLS
   [ "$status" -eq 1 ]
   grep -q '^scontrol requeue 42$' "$calls"
   for never in REQUEUE=0 ON_FAILURE=stop SLURM_RESTART_COUNT=3; do
-    rm "$calls"
+    rm -r "$calls" "$RESULTS_DIR"
     export "${never?}"
     job 2 2
     unset "${never%=*}"
@@ -180,11 +180,35 @@ CALLS
   mkdir "$RESULTS_DIR"
   echo '{"key": "run_stop", "metadata": {"status": "success"}}' >"$RESULTS_DIR/trial_42_0.txt"
   echo begun >"$RESULTS_DIR/trial_42_1.txt"
-  NEXP=2 job 1 2
+  SLURM_RESTART_COUNT=1 NEXP=2 job 1 2
   [ "$status" -eq 0 ]
   [ "$(grep -c '^python -m mlperf_log_utils close' "$calls")" -eq 2 ]
   [ "$(grep -o 'trial_[0-9] ' "$calls")" = 'trial_1 ' ]
   [ "$(ls -A "$RESULTS_DIR")" = $'interrupted_1_0.txt\nresult_0.txt\nresult_1.txt\nstages_42.tsv' ]
+}
+
+@test "what another job of this number left is refused, and stays as it is" {
+  mkdir "$RESULTS_DIR"
+  echo mine >"$RESULTS_DIR/stages_42.tsv"
+  job 1 2
+  [ "$status" -eq 2 ]
+  [[ $output == *"of another job with this number"* ]]
+  [ "$(cat "$RESULTS_DIR/stages_42.tsv")" = mine ]
+}
+
+@test "where there are no hard links a log becomes a result all the same" {
+  fake ln 'exit 1'
+  job 1 2
+  [ "$status" -eq 0 ]
+  [ -e "$RESULTS_DIR/result_0.txt" ]
+}
+
+@test "a hole in the numbers of the results that are there fails no job" {
+  mkdir "$RESULTS_DIR"
+  touch "$RESULTS_DIR/result_0.txt" "$RESULTS_DIR/result_2.txt"
+  NEXP=2 job 1 2
+  [ "$status" -eq 0 ]
+  grep -q -- '--runs 4' "$calls"
 }
 
 @test "bad input is refused before anything starts" {

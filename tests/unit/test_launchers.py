@@ -180,6 +180,14 @@ def test_what_mpirun_tells_a_shell(variables: dict[str, str], told: tuple[int, i
     assert announced(variables) == told
 
 
+def test_srun_that_speaks_mpis_protocol_is_no_mpirun() -> None:
+    """As with MpiDefault=pmi2: two tasks, each of which starts its node's ranks."""
+    tasks = slurm_node() | {"PMI_RANK": "1", "PMI_SIZE": "2"}
+    assert announced(tasks) is None
+    assert place(load(TWO_BY_TWO | tasks)) == ("node", 1)
+    assert announced(tasks | {"PMI_SIZE": "4", "PMI_RANK": "3"}) == (3, 4)
+
+
 TWO_BY_TWO = {"NUM_NODES": "2", "RANKS_PER_NODE": "2"}
 
 
