@@ -24,7 +24,7 @@ _ASKED_FOR = re.compile(
 _MAX_SEEDS = 1_000
 _MAX_TEXT = 400  # characters of a line that are kept
 _MAX_SEARCHED = 10_000  # characters of a broken line in which keys are looked for
-_YEARS_MS = (1_262_304_000_000, 4_102_444_800_000)  # 2010 to 2100
+YEARS_MS = (1_262_304_000_000, 4_102_444_800_000)  # 2010 to 2100
 _DECODE = json.JSONDecoder().raw_decode
 _INTERVALS = ("block", "epoch", "eval")
 _ENDS = {"block_stop", "epoch_stop"}
@@ -233,7 +233,7 @@ def milliseconds(record: Record | None) -> float | None:
 
 def _keeper(log: Log) -> Callable[[Record], None]:
     """What takes a record into the log."""
-    earliest, latest = _YEARS_MS
+    earliest, latest = YEARS_MS
     seen = log.seen
     last_milestone: Record | None = None
     evaluation_began: float | None = None

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from tools.verify import rounds
 from tools.verify.finding import Finding, Rule, shorten, shown
-from tools.verify.log import Log, Record, milliseconds
+from tools.verify.log import YEARS_MS, Log, Record, milliseconds
 from tools.verify.rules.events import samples_of
 
 _RUN = "training rules, Run Results"
@@ -73,7 +73,7 @@ def _unit(log: Log) -> Iterator[Finding]:
         for record in ((log.seen[key].first, log.seen[key].last) if key in log.seen else ())
         if not is_time(record)
     ] + [record for record in log.evaluations if not is_time(record)]
-    record = min(timed, default=log.odd_times.first)
+    record = min(timed, key=lambda record: record.place, default=log.odd_times.first)
     finding = UNIT.error if timed else UNIT.warning
     time = record.time_ms
     hint = "seconds, it seems: " if isinstance(time, float | int) and 1e9 < abs(time) < 1e10 else ""
@@ -88,7 +88,8 @@ def _unit(log: Log) -> Iterator[Finding]:
 
 
 def is_time(record: Record) -> bool:
-    return type(record.time_ms) is int and 1_262_304_000_000 <= record.time_ms < 4_102_444_800_000
+    earliest, latest = YEARS_MS
+    return type(record.time_ms) is int and earliest <= record.time_ms < latest
 
 
 def _order(log: Log) -> Iterator[Finding]:
