@@ -11,7 +11,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 
 "$python" - <<'PYTHON'
-import h5py, mlperf_logging, numpy, tokenizers, torch
+import google_crc32c, h5py, mlperf_logging, numpy, safetensors, tokenizers, torch
 
 for package in (torch, h5py, numpy, tokenizers):
     print("check:", package.__name__, package.__version__)
