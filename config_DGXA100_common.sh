@@ -1,10 +1,9 @@
 # shellcheck shell=bash
 # What the DGX files share: eight GPUs a node, and the benchmark's model and target. No scale of its own.
 #
-# Yours, in the environment (docs/configuration.md): DATA_DIR, SUBMISSION_ORG, SUBMISSION_PLATFORM, SUBMISSION_STATUS.
-#
-# The published runs start from the benchmark's phase-1 checkpoint. There is no variable for one yet, and from initial
-# weights these schedules are too short.
+# Yours, in the environment (docs/configuration.md): DATA_DIR, INITIAL_CHECKPOINT, SUBMISSION_ORG, SUBMISSION_PLATFORM,
+# SUBMISSION_STATUS. INITIAL_CHECKPOINT is the benchmark's model.ckpt-28252 (docs/weights.md): from initial weights
+# these schedules are too short.
 export RANKS_PER_NODE=8 # GPUs of a DGX A100, H100 or H200
 export DEVICE=cuda
 export CLEAR_CACHES=1 # training rules: flush the page caches before a run; needs root, the log says whether it worked

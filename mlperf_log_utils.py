@@ -38,10 +38,19 @@ class Outcome:
     accuracies: list[float] = field(default_factory=list)  # of the evaluations so far
     reached: bool = False  # the target
     reason: str = "target not reached"  # why the run ends without it
+    invalid: str = ""  # why it is no result, whatever it reaches
+
+    @property
+    def is_result(self) -> bool:
+        return self.reached and not self.invalid
+
+    @property
+    def why_not(self) -> str:
+        return self.reason if not self.reached else self.invalid
 
     @property
     def status(self) -> str:
-        return constants.SUCCESS if self.reached else constants.ABORTED
+        return constants.SUCCESS if self.is_result else constants.ABORTED
 
 
 class RunLog:
@@ -124,7 +133,7 @@ class RunLog:
 
     def _stop_run(self, outcome: Outcome) -> None:
         self._running = None
-        metadata = {"status": outcome.status} | ({} if outcome.reached else {"reason": outcome.reason})
+        metadata = {"status": outcome.status} | ({} if outcome.is_result else {"reason": outcome.why_not})
         self._emit("end", constants.RUN_STOP, metadata=metadata)
         if self._file:
             self._file.finish()

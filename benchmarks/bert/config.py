@@ -29,12 +29,21 @@ from benchmarks.bert.world import LAUNCHERS
 RULESETS = ("2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
 OPTIMIZERS = ("adam", "lamb")
 CLIPS = ("none", "bucket_before", "global_before", "global_after")
-PRECISIONS = ("fp32", "bf16")
-ATTENTIONS = ("auto", "plain", "split")
+PRECISIONS = ("fp32", "bf16", "fp16")
+ATTENTIONS = ("auto", "plain", "split", "efficient", "flash")
+FUSIONS = ("auto", "eager", "compiled")
+LAST_LAYERS = ("only_read", "whole")
 INITIALISATIONS = ("standard", "relative_offset")
+INITIAL_PARTS = ("all", "encoder")
+RESUMES = ("no", "if_any", "yes")
+NONE = Path("none")
 MAX_SEED = 2**31 - 1
 
 _OF_ONE_NODE = ("CLEAR_CACHES", "CACHES_CLEARED", "RESULT_FILE")
+# What no step's arithmetic depends on (of the data its content counts, of the schedule DECAY_STEPS): a run may go on
+# from its checkpoint with other values of these. SEED is compared by itself.
+_NOT_OF_STEPS = {"DATA_DIR", "RULESET", "COLLECTIVE_TIMEOUT_S", "BINDING", "MAX_STEPS", "RESUME", "SEED"}
+_NOT_OF_STEPS_PREFIXES = ("SUBMISSION_", "EVAL_", "TARGET_", "CHECKPOINT_", "INITIAL_")
 
 # Only values that mean to the shell what they say: unquoted, nothing that it would expand, split or run.
 _EXPORT = re.compile(
@@ -112,8 +121,15 @@ class Config:
     dropout: float = _var(0.1, "probability to drop", _between(0.0, 1.0))
     initialisation: str = _var("standard", "initial weights", _one_of(INITIALISATIONS))
     init_std: float = _var(0.02, "standard deviation of initial weights", _POSITIVE)
+    initial_checkpoint: Path = _var(NONE, "weights to start from instead: TensorFlow's, Hugging Face's, .pt, or none")
+    initial_parts: str = _var("all", "what is taken from INITIAL_CHECKPOINT", _one_of(INITIAL_PARTS))
     attention: str = _var("auto", "attention implementation", _one_of(ATTENTIONS))
+    fusion: str = _var("auto", "what lies between matrix products: one by one, or compiled", _one_of(FUSIONS))
+    last_layer: str = _var("only_read", "where the last layer is computed", _one_of(LAST_LAYERS))
+    cuda_graphs: bool = _var(False, "replay the encoder from CUDA graphs, for tokens padded to a multiple of 512")
     precision: str = _var("fp32", "arithmetic of forward and backward", _one_of(PRECISIONS))
+    loss_scale: float = _var(1024.0, "first loss scale of PRECISION=fp16", _least(1))
+    loss_scale_growth_steps: int = _var(2000, "steps without overflow after which it doubles", _least(1))
     # Batch
     batch_size: int = _var(16, "samples per rank and optimizer step", _least(1))
     gradient_accumulation_steps: int = _var(1, "micro-batches that BATCH_SIZE is cut into", _least(1))
@@ -143,6 +159,11 @@ class Config:
     eval_start_samples: int = _var(0, "samples before the first evaluation; 0 means one interval", _least(0))
     eval_interval_samples: int = _var(0, "samples between evaluations; 0 means the rule's formula", _least(0))
     eval_batch_size: int = _var(16, "samples per rank and evaluation step", _least(1))
+    # Checkpoints
+    checkpoint_dir: Path = _var(Path("results/checkpoints"), "folder that the checkpoints of this run are kept in")
+    checkpoint_interval_steps: int = _var(0, "steps between checkpoints; 0 keeps none", _least(0))
+    checkpoint_keep: int = _var(2, "how many of the newest to keep", _least(1))
+    resume: str = _var("no", "continue from the newest checkpoint", _one_of(RESUMES))
     # Trial
     seed: int = _var(-1, "of this trial; -1 draws one from the operating system", _between(-1, MAX_SEED + 1))
 
@@ -153,9 +174,21 @@ class Config:
     def global_batch(self) -> int:
         return self.num_nodes * self.ranks_per_node * self.batch_size
 
-    def common(self) -> dict[str, Any]:
+    @property
+    def keeps_checkpoints(self) -> bool:
+        return self.checkpoint_interval_steps > 0 or self.resume != "no"
+
+    def common(self) -> dict[str, str]:
         """The variables that must be equal on all ranks, by name: all but those that only concern one node or rank."""
         return {name: str(getattr(self, f.name)) for name, f in VARIABLES.items() if name not in _OF_ONE_NODE}
+
+    def of_steps(self) -> dict[str, str]:
+        """The variables that the result of a step depends on, by name."""
+        return {
+            name: value
+            for name, value in self.common().items()
+            if name not in _NOT_OF_STEPS and not name.startswith(_NOT_OF_STEPS_PREFIXES)
+        }
 
     def resolved(self) -> dict[str, Any]:
         """Every variable's value, and where it came from; ready for JSON."""
@@ -282,6 +315,8 @@ def _contradictions(config: Config) -> list[str]:
         found.append(f"NUM_STRATA={config.num_strata} must be at most MAX_LENGTH={config.max_length}")
     if config.initialisation == "relative_offset" and config.hidden_size // config.num_heads % 2:
         found.append("INITIALISATION=relative_offset needs an even head width, HIDDEN_SIZE / NUM_HEADS")
+    if config.cuda_graphs and config.num_layers < 2:
+        found.append("CUDA_GRAPHS=1 needs NUM_LAYERS of at least 2: the last layer is not in the graph")
     decay_steps = config.decay_steps or config.max_steps
     if config.decay_start_step >= decay_steps:
         found.append(f"DECAY_START_STEP={config.decay_start_step} must be below DECAY_STEPS={decay_steps}")

@@ -27,14 +27,16 @@ class Progress:
         self._every_s = _TERMINAL_EVERY_S if self._live else _PLAIN_EVERY_S
         self._started = self._shown = time.monotonic()
         self._accuracy = "-"
+        self._steps = 0  # since `started`; a resumed run does not begin at step 1
 
     def step(self, step: int, loss: Tensor) -> None:
-        """Show this step if it is time to; steps count from 1 within this run."""
+        """Show this step if it is time to."""
+        self._steps += 1
         now = time.monotonic()
         if now - self._shown < self._every_s:
             return
         self._shown = now
-        rate = step / (now - self._started)
+        rate = self._steps / (now - self._started)
         line = (
             f"step {step:,}/{self._max_steps:,}  loss {loss.item():.3f}  accuracy {self._accuracy}  "
             f"{rate * self._global_batch:,.0f} samples/s  {_clock((self._max_steps - step) / rate)} to the last step"

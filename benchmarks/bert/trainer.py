@@ -1,8 +1,8 @@
-"""Configuration and world in, everything that the loop works with out; built before the clock starts."""
+"""Configuration and world in, everything that a training step works with out; built before the clock starts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -11,22 +11,25 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.bert.comm.hook import CLIP_VARIANTS, BucketClip
-from benchmarks.bert.config import Config, ConfigError
-from benchmarks.bert.data.batch import synthetic_batch
+from benchmarks.bert.config import NONE, Config, ConfigError
+from benchmarks.bert.data.batch import PackedBatch
 from benchmarks.bert.loss import pretraining_loss
-from benchmarks.bert.model.attention import choose_attention
+from benchmarks.bert.model.attention import efficient, flash
 from benchmarks.bert.model.bert import Bert, BertShape
+from benchmarks.bert.model.graphs import GraphedLayers
 from benchmarks.bert.model.init import INITIALISATIONS
+from benchmarks.bert.model.kernels import Kernels, choose_kernels
 from benchmarks.bert.optim.adam import Adam
 from benchmarks.bert.optim.groups import decay_groups
 from benchmarks.bert.optim.lamb import Lamb
+from benchmarks.bert.optim.loss_scale import UNSCALED, LossScale, NoScale
 from benchmarks.bert.optim.lr import PolynomialSchedule
+from benchmarks.bert.weights import load_into, read_weights
 from benchmarks.bert.world import World
 
 OPTIMIZERS: dict[str, type[Adam] | type[Lamb]] = {"adam": Adam, "lamb": Lamb}
-Precision = Callable[[], AbstractContextManager[object]]  # the arithmetic of a forward pass
-
-_WARM_UP_PASSES = 3  # DDP has its final buckets from the second on, and the third shows that they stay
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+Precision = Callable[[], AbstractContextManager[object]]  # the arithmetic of a forward pass; weights stay fp32
 
 
 @dataclass(frozen=True)
@@ -35,21 +38,71 @@ class Trainer:
     gradient: BucketClip
     optimizer: Adam | Lamb
     learning_rate: PolynomialSchedule
+    loss_scale: LossScale | NoScale
     precision: Precision
     device: torch.device
     skipped_steps: Tensor  # a count, on the device
 
+    @property
+    def model(self) -> Bert:
+        model = self.ddp.module
+        assert isinstance(model, Bert)
+        return model
 
-def build_trainer(config: Config, world: World, device: torch.device, seed: int, num_vocabulary: int) -> Trainer:
-    """A warmed-up trainer. Ranks hold equal weights; their dropout draws differ."""
+    def step(self, step: int, micro_batches: Sequence[PackedBatch]) -> Tensor:
+        """The `step`-th optimizer step, counted from 1; returns the last micro-batch's loss. It waits for no GPU."""
+        for batch in self.gradient.accumulate(micro_batches):
+            with self.precision():
+                loss = pretraining_loss(self.ddp(batch), batch)
+            self.loss_scale.scaled(loss).backward()  # clips each bucket and starts its all-reduce as it fills
+        non_finite = self.gradient.found_non_finite()
+        self.optimizer.set_learning_rate(self.learning_rate.at(step))
+        self.optimizer.step_unless(non_finite)
+        self.optimizer.zero_grad()
+        self.loss_scale.update(non_finite)
+        self.skipped_steps.add_(non_finite)
+        return loss
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a step changes, by name: the live tensors themselves. Equal on all ranks.
+
+        Those of the optimizer appear with its first step.
+        """
+        state = {f"model/{name}": parameter.detach() for name, parameter in self.model.named_parameters()}
+        for name, parameter in self.model.named_parameters():
+            state |= {f"optimizer/{name}/{key}": value for key, value in self.optimizer.state[parameter].items()}
+        state |= {f"loss_scale/{name}": value for name, value in self.loss_scale.tensors().items()}
+        return state | {"skipped_steps": self.skipped_steps}
+
+
+def build_trainer(
+    config: Config,
+    world: World,
+    device: torch.device,
+    seed: int,
+    num_vocabulary: int,
+    sizes: Sequence[int] = (),
+) -> Trainer:
+    """Ranks hold equal weights, those of rank 0; their dropout draws differ.
+
+    `sizes` are the numbers of tokens that CUDA graphs are made for, if any. Raises ConfigError and WeightsError for
+    what this machine cannot do and for initial weights that do not fit.
+    """
     torch.manual_seed(seed)
-    model = Bert(_shape(config, num_vocabulary), choose_attention(config.attention, device))
-    INITIALISATIONS[config.initialisation](model, config.init_std)
+    model = initial_model(config, device, num_vocabulary, is_reader=world.is_main)
     torch.manual_seed(seed + 1 + world.rank)
-    ddp = DistributedDataParallel(model.to(device), bucket_cap_mb=config.bucket_mb, gradient_as_bucket_view=True)
-    trainer = Trainer(
+    model.to(device)
+    precision = choose_precision(config.precision, device, caches_casts=not sizes)
+    if sizes:
+        model.inner_layers = _graphed(model, config, sizes, precision)
+    # DDP sends rank 0's weights to all.
+    ddp = DistributedDataParallel(model, bucket_cap_mb=config.bucket_mb, gradient_as_bucket_view=True)
+    loss_scale: LossScale | NoScale = UNSCALED
+    if config.precision == "fp16":
+        loss_scale = LossScale(config.loss_scale, config.loss_scale_growth_steps, device)
+    return Trainer(
         ddp=ddp,
-        gradient=CLIP_VARIANTS[config.clip](ddp, config.max_norm),
+        gradient=CLIP_VARIANTS[config.clip](ddp, config.max_norm, loss_scale),
         optimizer=OPTIMIZERS[config.optimizer](
             decay_groups(model, config.weight_decay),
             learning_rate=config.learning_rate,
@@ -65,12 +118,41 @@ def build_trainer(config: Config, world: World, device: torch.device, seed: int,
             power=config.decay_power,
             decay_start_step=config.decay_start_step,
         ),
-        precision=choose_precision(config.precision, device),
+        loss_scale=loss_scale,
+        precision=precision,
         device=device,
         skipped_steps=torch.zeros((), device=device),
     )
-    _warm_up(trainer, num_vocabulary)
-    return trainer
+
+
+def initial_model(config: Config, device: torch.device, num_vocabulary: int, *, is_reader: bool) -> Bert:
+    """The model of a configuration with its first weights, on the host; INITIAL_CHECKPOINT's where `is_reader`."""
+    model = Bert(_shape(config, num_vocabulary), kernels_of(config, device), config.last_layer)
+    INITIALISATIONS[config.initialisation](model, config.init_std)
+    if config.initial_checkpoint != NONE and is_reader:
+        weights = read_weights(config.initial_checkpoint)
+        load_into(model, weights, num_vocabulary=num_vocabulary, parts=config.initial_parts)
+    return model
+
+
+def _graphed(model: Bert, config: Config, sizes: Sequence[int], precision: Precision) -> GraphedLayers:
+    if model.kernels.attention not in (flash, efficient):
+        raise ConfigError(
+            f"CUDA_GRAPHS=1 needs a GPU and flash or efficient attention; this run has {model.kernels.name}"
+        )
+    num_sequences = config.batch_size // config.gradient_accumulation_steps
+    with precision():
+        return GraphedLayers(model.layers[:-1], sizes, num_sequences, config.max_length, dtype=DTYPES[config.precision])
+
+
+def kernels_of(config: Config, device: torch.device) -> Kernels:
+    return choose_kernels(
+        config.attention,
+        config.fusion,
+        device=device,
+        dtype=DTYPES[config.precision],
+        head_width=config.hidden_size // config.num_heads,
+    )
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:
@@ -85,10 +167,11 @@ def choose_device(name: str, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def choose_precision(name: str, device: torch.device) -> Precision:
+def choose_precision(name: str, device: torch.device, *, caches_casts: bool = True) -> Precision:
+    """Autocast for 16 bit. CUDA graphs cannot share weights that it has cast once for all its uses."""
     if name == "fp32":
         return nullcontext
-    return lambda: torch.autocast(device.type, torch.bfloat16)
+    return lambda: torch.autocast(device.type, DTYPES[name], cache_enabled=caches_casts)
 
 
 def _shape(config: Config, num_vocabulary: int) -> BertShape:
@@ -101,15 +184,3 @@ def _shape(config: Config, num_vocabulary: int) -> BertShape:
         ffn_size=config.ffn_size,
         dropout=config.dropout,
     )
-
-
-def _warm_up(trainer: Trainer, num_vocabulary: int) -> None:
-    """Passes on made-up tokens, so that buckets, communicators and kernels are in place. Weights stay as they were."""
-    batch = synthetic_batch(num_sequences=2, length=8, num_vocabulary=num_vocabulary, num_masked=2).to(trainer.device)
-    with torch.random.fork_rng(), trainer.gradient.discovering():
-        for _ in range(_WARM_UP_PASSES):
-            for made_up in trainer.gradient.accumulate([batch]):
-                with trainer.precision():
-                    loss = pretraining_loss(trainer.ddp(made_up), made_up)
-                loss.backward()
-    trainer.optimizer.zero_grad()

@@ -15,6 +15,7 @@ from benchmarks.bert.config import Config
 from benchmarks.bert.optim.lr import PolynomialSchedule
 from benchmarks.bert.record import record_cache_clear, record_hyperparameters
 from benchmarks.bert.trainer import build_trainer
+from benchmarks.bert.warm_up import warm_up
 from benchmarks.bert.world import World
 from mlperf_log_utils import Outcome, RunLog
 from tests.support.ranks import run_ranks
@@ -78,7 +79,7 @@ def test_hyperparameters_are_the_live_optimizers_not_the_configurations(tmp_path
     log = RunLog(tmp_path / "log")
     config = Config(weight_decay=0.5, beta_2=0.5, epsilon=0.5, learning_rate=0.5, warmup_steps=77)
     optimizer = optimizer_of(decay=0.001, beta_2=0.995, epsilon=1e-7)
-    record_hyperparameters(log, config, optimizer, PolynomialSchedule(3e-4, 0.0, 9, -4, 100, 1.0), 1)
+    record_hyperparameters(log, config, optimizer, PolynomialSchedule(3e-4, 0.0, 9, -4, 100, 1.0), 1, 76)
     values = {record["key"]: record["value"] for record in records_of(tmp_path / "log")}
     assert values["opt_lamb_weight_decay_rate"] == 0.001
     assert values["opt_lamb_beta_1"] == 0.9
@@ -96,8 +97,9 @@ def test_the_trainer_gives_the_optimizer_what_the_configuration_says(tmp_path: P
     )
     with process_group(ALONE, torch.device("cpu"), 30):
         trainer = build_trainer(config, ALONE, torch.device("cpu"), seed=1, num_vocabulary=30)
+        warm_up(trainer, config)
     record_hyperparameters(
-        RunLog(tmp_path / "log"), config, trainer.optimizer, trainer.learning_rate, trainer.gradient.num_buckets
+        RunLog(tmp_path / "log"), config, trainer.optimizer, trainer.learning_rate, trainer.gradient.num_buckets, 5
     )
     values = {record["key"]: record["value"] for record in records_of(tmp_path / "log")}
     logged = [values[f"opt_{name}"] for name in ("lamb_weight_decay_rate", "lamb_beta_1", "lamb_beta_2", "epsilon")]

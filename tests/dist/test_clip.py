@@ -21,6 +21,7 @@ from benchmarks.bert.loss import pretraining_loss
 from benchmarks.bert.optim.adam import Adam
 from benchmarks.bert.optim.groups import decay_groups
 from benchmarks.bert.trainer import build_trainer
+from benchmarks.bert.warm_up import warm_up
 from benchmarks.bert.world import World
 from tests.support.ranks import RankFailedError, run_ranks
 
@@ -396,6 +397,7 @@ def train_bert(rank: int) -> dict[str, Any]:
     )
     world = World(rank=rank, num_ranks=2, local_rank=rank, ranks_per_node=2, rendezvous=None)
     trainer = build_trainer(config, world, torch.device("cpu"), seed=3, num_vocabulary=100)
+    warm_up(trainer, config)
     initial = [weight.detach().clone() for weight in trainer.ddp.parameters()]
     weights = []
     for step in (1, 2, 3):

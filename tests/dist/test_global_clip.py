@@ -22,6 +22,7 @@ from benchmarks.bert.loss import pretraining_loss
 from benchmarks.bert.optim.groups import decay_groups
 from benchmarks.bert.optim.lamb import Lamb
 from benchmarks.bert.trainer import build_trainer
+from benchmarks.bert.warm_up import warm_up
 from benchmarks.bert.world import World
 from tests.dist import test_clip as by_bucket
 from tests.dist.test_clip import BUCKET_MB, ONE_BUCKET_MB, Given, Gradients, Recorded, assert_equal_bits
@@ -386,6 +387,7 @@ def train_bert(rank: int) -> dict[str, dict[str, Any]]:
         )
         world = World(rank=rank, num_ranks=2, local_rank=rank, ranks_per_node=2, rendezvous=None)
         trainer = build_trainer(config, world, torch.device("cpu"), seed=3, num_vocabulary=100)
+        warm_up(trainer, config)
         weights = [[weight.detach().clone() for weight in trainer.ddp.parameters()]]
         norms, found = [], 0.0
         for step in (1, 2, 3):

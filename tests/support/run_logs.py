@@ -49,7 +49,7 @@ def write_full_log(path: Path, division: str) -> None:
         record_cache_clear(log, config, ALONE)
         with log.init_phase():
             record_submission(log, config, 5)
-            record_hyperparameters(log, config, optimizer_of(), PolynomialSchedule(1e-3, 0.0, 2, 0, 10, 1.0), 1)
+            record_hyperparameters(log, config, optimizer_of(), PolynomialSchedule(1e-3, 0.0, 2, 0, 10, 1.0), 1, 76)
         with log.run_phase(eval_samples=10_000) as outcome:
             for samples, accuracy in ((64, 0.5), (128, 0.73)):
                 with log.evaluation(samples):

@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 
 from benchmarks.bert import config as config_module
 from benchmarks.bert.comm.hook import CLIP_VARIANTS
-from benchmarks.bert.config import ATTENTIONS, CLIPS, VARIABLES, ConfigError, load
+from benchmarks.bert.config import ATTENTIONS, CLIPS, PRECISIONS, VARIABLES, ConfigError, load
+from benchmarks.bert.config import FUSIONS as FUSION_NAMES
 from benchmarks.bert.config import INITIALISATIONS as INITIALISATION_NAMES
+from benchmarks.bert.config import LAST_LAYERS as LAST_LAYER_NAMES
 from benchmarks.bert.config import OPTIMIZERS as OPTIMIZER_NAMES
 from benchmarks.bert.model.attention import ATTENTION
+from benchmarks.bert.model.bert import LAST_LAYER
 from benchmarks.bert.model.init import INITIALISATIONS
-from benchmarks.bert.trainer import OPTIMIZERS
+from benchmarks.bert.model.kernels import FUSIONS
+from benchmarks.bert.trainer import DTYPES, OPTIMIZERS
 
 CHECKOUT = Path(__file__).parents[2]
 CONFIG_FILES = sorted(CHECKOUT.glob("config_CPU*.sh"))
@@ -51,8 +55,15 @@ EXAMPLES: dict[str, tuple[str, object, list[str]]] = {
     "DROPOUT": ("0.25", 0.25, ["1", "-0.1", "nan", "10%"]),
     "INITIALISATION": ("relative_offset", "relative_offset", ["xavier", ""]),
     "INIT_STD": ("0.05", 0.05, ["0", "-1", "inf"]),
-    "ATTENTION": ("plain", "plain", ["flash", ""]),
-    "PRECISION": ("bf16", "bf16", ["fp16", "float32"]),
+    "INITIAL_CHECKPOINT": ("w/model.ckpt-1", Path("w/model.ckpt-1"), [""]),
+    "INITIAL_PARTS": ("encoder", "encoder", ["heads", ""]),
+    "ATTENTION": ("plain", "plain", ["fastest", ""]),
+    "FUSION": ("compiled", "compiled", ["jit", ""]),
+    "LAST_LAYER": ("whole", "whole", ["read", ""]),
+    "CUDA_GRAPHS": ("1", True, ["yes", ""]),
+    "PRECISION": ("bf16", "bf16", ["half", "float32"]),
+    "LOSS_SCALE": ("4096", 4096.0, ["0", "0.5", "inf"]),
+    "LOSS_SCALE_GROWTH_STEPS": ("100", 100, ["0", "1e3"]),
     "BATCH_SIZE": ("8", 8, ["0", "8.0", "8,8", ""]),
     "GRADIENT_ACCUMULATION_STEPS": ("4", 4, ["0", "3", "32"]),
     "OPTIMIZER": ("adam", "adam", ["adamw", "Adam", ""]),
@@ -75,6 +86,10 @@ EXAMPLES: dict[str, tuple[str, object, list[str]]] = {
     "EVAL_START_SAMPLES": ("1000", 1000, ["-1", "2000000", "1e3"]),
     "EVAL_INTERVAL_SAMPLES": ("500", 500, ["-1", "5000000", "x"]),
     "EVAL_BATCH_SIZE": ("64", 64, ["0", "x"]),
+    "CHECKPOINT_DIR": ("/c d", Path("/c d"), [""]),
+    "CHECKPOINT_INTERVAL_STEPS": ("100", 100, ["-1", "1e2"]),
+    "CHECKPOINT_KEEP": ("5", 5, ["0", "all"]),
+    "RESUME": ("if_any", "if_any", ["1", "true", ""]),
     "SEED": ("0", 0, ["-2", "2147483648", "random"]),
 }
 
@@ -365,6 +380,9 @@ def test_a_config_cannot_be_changed() -> None:
 
 def test_the_names_of_choices_are_those_of_the_code_that_they_choose() -> None:
     assert set(ATTENTIONS) == {"auto", *ATTENTION}
+    assert set(FUSION_NAMES) == {"auto", *FUSIONS}
+    assert set(LAST_LAYER_NAMES) == set(LAST_LAYER)
+    assert set(PRECISIONS) == set(DTYPES)
     assert set(INITIALISATION_NAMES) == set(INITIALISATIONS)
     assert set(CLIPS) == set(CLIP_VARIANTS)
     assert set(OPTIMIZER_NAMES) == set(OPTIMIZERS)

@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.bert.config import VARIABLES, Config, ConfigError, load
-from benchmarks.bert.model.attention import choose_attention
 from benchmarks.bert.model.bert import Bert, BertShape
 
 CHECKOUT = Path(__file__).parents[2]
@@ -246,7 +245,7 @@ def test_the_two_node_default_has_the_global_batch_of_the_default(monkeypatch: p
 def test_the_record_clips_in_22_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its 25 MiB held fp16 gradients, and the threshold of a bucket is MAX_NORM / sqrt(22)."""
     with torch.device("meta"):
-        model = Bert(BertShape(num_vocabulary=30522), choose_attention("auto", torch.device("cpu")))
+        model = Bert(BertShape(num_vocabulary=30522))
     assert buckets(model, loaded("config_DGXA100_128x8x16x1.sh", monkeypatch).bucket_mb) == 22
     assert buckets(model, 25) != 22
 

@@ -365,7 +365,9 @@ def test_the_log_reads_the_live_optimizers_values() -> None:
     lamb = make_lamb(make_weights(), betas=(0.7, 0.77), decay=0.123)
     schedule = PolynomialSchedule(0.5, 0.0, warmup_steps=3, start_warmup_step=0, decay_steps=9, power=1.0)
     log = Events()
-    record_hyperparameters(cast(RunLog, log), Config(optimizer="lamb"), lamb, schedule, num_buckets=1)
+    record_hyperparameters(
+        cast(RunLog, log), Config(optimizer="lamb"), lamb, schedule, num_buckets=1, max_predictions=76
+    )
     read = {
         "opt_name": "lamb",
         "opt_lamb_beta_1": 0.7,

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.bert.model.attention import split
 from benchmarks.bert.model.bert import Bert, BertShape
 from benchmarks.bert.optim.adam import Adam
 from benchmarks.bert.optim.groups import decay_groups
@@ -155,7 +154,7 @@ def test_after_a_step_left_out_the_run_is_as_if_it_had_not_been(left_out: int) -
 
 def test_matrices_decay_and_biases_and_norms_do_not() -> None:
     with torch.device("meta"):
-        model = Bert(BertShape(num_layers=2), split)
+        model = Bert(BertShape(num_layers=2))
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     decaying, others = decay_groups(model, 0.01)
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.01, 0.0)

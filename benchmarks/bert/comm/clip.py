@@ -18,7 +18,7 @@ def bucket_threshold(max_norm: float, num_buckets: int) -> float:
     return max_norm / math.sqrt(num_buckets)
 
 
-def clip_factor(gradient_P: Tensor, threshold: float) -> Tensor:
+def clip_factor(gradient_P: Tensor, threshold: float | Tensor) -> Tensor:
     """min(1, threshold / norm) as an fp32 scalar on the gradient's device; NaN where the norm is not finite.
 
     NaN rather than 0: multiplied into the bucket it reaches every rank through the reduction, so that all of them
@@ -27,7 +27,7 @@ def clip_factor(gradient_P: Tensor, threshold: float) -> Tensor:
     return _factor(_squares(gradient_P), threshold)
 
 
-def whole_clip_factor(gradients: Sequence[Tensor], max_norm: float) -> Tensor:
+def whole_clip_factor(gradients: Sequence[Tensor], max_norm: float | Tensor) -> Tensor:
     """The same for the joint norm of several buckets."""
     return _factor(torch.stack([_squares(gradient_P) for gradient_P in gradients]).sum(), max_norm)
 
@@ -37,7 +37,7 @@ def _squares(gradient_P: Tensor) -> Tensor:
     return gradient_P.float().square().sum()
 
 
-def _factor(squares: Tensor, threshold: float) -> Tensor:
+def _factor(squares: Tensor, threshold: float | Tensor) -> Tensor:
     norm = squares.sqrt()
     factor = (threshold / norm).clamp(max=1.0)  # a zero gradient: threshold / 0 = inf, clamped to 1
     return torch.where(norm.isfinite(), factor, torch.nan)

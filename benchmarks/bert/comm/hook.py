@@ -20,6 +20,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.bert.comm.clip import bucket_threshold, clip_factor, whole_clip_factor
+from benchmarks.bert.optim.loss_scale import UNSCALED, LossScale, NoScale
 
 Batch = TypeVar("Batch")
 
@@ -29,11 +30,14 @@ class BucketClip:
 
     The mean over ranks and micro-batches of every clipped bucket is what backward leaves in `.grad`. The number of
     buckets, which sets the threshold, is known after `discovering()`; a pass that disagrees with it raises.
-    `max_norm=math.inf` reduces without clipping.
+    `max_norm=math.inf` reduces without clipping. Gradients of a scaled loss are brought back to scale first.
     """
 
-    def __init__(self, ddp: DistributedDataParallel, max_norm: float) -> None:
+    def __init__(
+        self, ddp: DistributedDataParallel, max_norm: float, loss_scale: LossScale | NoScale = UNSCALED
+    ) -> None:
         self._group = ddp.process_group
+        self._loss_scale = loss_scale
         self._num_ranks = dist.get_world_size(self._group)
         self._max_norm = max_norm
         self._num_buckets = 0
@@ -85,8 +89,12 @@ class BucketClip:
             self._count(bucket.index() + 1)
         # While discovering the count may be 0, and what is clipped is thrown away.
         threshold = bucket_threshold(self._max_norm, max(1, self._num_buckets))
-        factor = clip_factor(gradient_P, threshold)
-        return gradient_P.mul_(factor / (self._num_ranks * self._num_micro_batches))
+        factor = clip_factor(gradient_P, threshold * self._loss_scale.scale)
+        return gradient_P.mul_(factor / self._divisor())
+
+    def _divisor(self) -> Tensor | float:
+        """What turns a sum over ranks and micro-batches of a scaled loss's gradients into the mean of the loss's."""
+        return self._loss_scale.scale * (self._num_ranks * self._num_micro_batches)
 
     def _count(self, num_buckets: int) -> None:
         if self._discovering:
@@ -129,8 +137,10 @@ def _clip_and_reduce(state: BucketClip, bucket: dist.GradBucket) -> Future[Tenso
 class GlobalClipAfter(BucketClip):
     """Reduce every bucket as it is, under backward; then clip the averaged gradient by its whole norm."""
 
-    def __init__(self, ddp: DistributedDataParallel, max_norm: float) -> None:
-        super().__init__(ddp, math.inf)
+    def __init__(
+        self, ddp: DistributedDataParallel, max_norm: float, loss_scale: LossScale | NoScale = UNSCALED
+    ) -> None:
+        super().__init__(ddp, math.inf, loss_scale)
         self._max_whole_norm = max_norm
 
     def _after_backward(self) -> None:
@@ -142,8 +152,10 @@ class GlobalClipAfter(BucketClip):
 class GlobalClipBefore(BucketClip):
     """Clip one rank's one micro-batch by its whole norm, then reduce: nothing is hidden under backward."""
 
-    def __init__(self, ddp: DistributedDataParallel, max_norm: float) -> None:
-        super().__init__(ddp, math.inf)
+    def __init__(
+        self, ddp: DistributedDataParallel, max_norm: float, loss_scale: LossScale | NoScale = UNSCALED
+    ) -> None:
+        super().__init__(ddp, math.inf, loss_scale)
         self._max_whole_norm = max_norm
         self._filled: dict[int, Tensor] = {}  # by bucket: this micro-batch's gradient, in place
 
@@ -159,8 +171,9 @@ class GlobalClipBefore(BucketClip):
         return done
 
     def _after_backward(self) -> None:
-        factor = whole_clip_factor(list(self._filled.values()), self._max_whole_norm)
-        torch._foreach_mul_(list(self._filled.values()), factor / (self._num_ranks * self._num_micro_batches))
+        filled = list(self._filled.values())
+        factor = whole_clip_factor(filled, self._max_whole_norm * self._loss_scale.scale)
+        torch._foreach_mul_(filled, factor / self._divisor())
         for index, gradient_P in self._filled.items():
             if not self._is_last_micro_batch:
                 self._accumulated[index] = self._accumulated.get(index, 0.0) + gradient_P.float()
@@ -177,8 +190,10 @@ class GlobalClipBefore(BucketClip):
 class NoClip(BucketClip):
     """Reduce without clipping."""
 
-    def __init__(self, ddp: DistributedDataParallel, max_norm: float) -> None:
-        super().__init__(ddp, math.inf)
+    def __init__(
+        self, ddp: DistributedDataParallel, max_norm: float, loss_scale: LossScale | NoScale = UNSCALED
+    ) -> None:
+        super().__init__(ddp, math.inf, loss_scale)
 
 
 CLIP_VARIANTS: dict[str, type[BucketClip]] = {

@@ -7,11 +7,12 @@ sequence's [CLS] and its masked positions, so Q = B + M.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.bert.data.shards import SampleArrays
@@ -25,7 +26,7 @@ class PackLayout:
     cu_lengths: Tensor  # B + 1, int32, on the device: sequence i is [cu_lengths[i], cu_lengths[i + 1])
 
     def to(self, device: torch.device) -> PackLayout:
-        return PackLayout(self.lengths, self.cu_lengths.to(device, non_blocking=True))
+        return PackLayout(self.lengths, _moved(self.cu_lengths, device))
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,19 @@ class PackedBatch:
     read_layout: PackLayout  # of the Q places; a sequence's first is its [CLS]
     masked_M: Tensor  # int64, which of the Q are masked tokens
     labels_M: Tensor  # int64, the tokens that stood there
-    nsp_B: Tensor  # int64, 1 where the second sentence is a random one
+    nsp_B: Tensor  # int64, of the first B sequences: 1 where the second sentence is a random one
 
     def to(self, device: torch.device) -> PackedBatch:
         moved: dict[str, Any] = {
-            name: value.to(device) if isinstance(value, PackLayout) else value.to(device, non_blocking=True)
+            name: value.to(device) if isinstance(value, PackLayout) else _moved(value, device)
             for name, value in vars(self).items()
         }
         return PackedBatch(**moved)
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """To a GPU from pinned memory, so that nobody waits for the copy."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def pack(parts: Sequence[tuple[SampleArrays, int]]) -> PackedBatch:
@@ -69,6 +75,23 @@ def pack(parts: Sequence[tuple[SampleArrays, int]]) -> PackedBatch:
         masked_M=_int64(np.flatnonzero(~is_first)),
         labels_M=_int64(np.concatenate([labels for *_, labels, _ in rows])),
         nsp_B=_int64(np.array([nsp for *_, nsp in rows])),
+    )
+
+
+def pad_tail(batch: PackedBatch, multiple: int) -> PackedBatch:
+    """The batch with one more sequence, of 1 to `multiple` made-up tokens, that brings T to a multiple.
+
+    Nothing of it is read, so loss and gradients stay: it has no place among the Q and no sentence label.
+    """
+    num_tokens = len(batch.tokens_T)
+    tail = multiple - num_tokens % multiple
+    return replace(
+        batch,
+        tokens_T=F.pad(batch.tokens_T, (0, tail)),
+        segments_T=F.pad(batch.segments_T, (0, tail)),
+        positions_T=torch.cat([batch.positions_T, torch.arange(tail)]),
+        layout=_layout(np.array([*batch.layout.lengths, tail])),
+        read_layout=_layout(np.array([*batch.read_layout.lengths, 0])),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -43,6 +43,10 @@ class SampleStore:
         return pack([(self._shards[s], int(n - self._first[s])) for s, n in zip(shards, numbers, strict=True)])
 
 
+def as_packed(batch: PackedBatch) -> PackedBatch:
+    return batch
+
+
 def micro_batches(
     store: SampleStore,
     plan: Iterable[np.ndarray],
@@ -50,15 +54,18 @@ def micro_batches(
     rank: int,
     num_micro_batches: int,
     device: torch.device,
+    finish: Callable[[PackedBatch], PackedBatch] = as_packed,
 ) -> Iterator[list[PackedBatch]]:
     """For each step's plan row (R, K): this rank's K samples as `num_micro_batches` packed batches on `device`.
 
-    An error of the reading thread is raised at the step that it concerns.
+    `finish` is what the reading thread does to each before it goes there. An error of that thread is raised at the
+    step that it concerns.
     """
 
     def prepare(row_RK: np.ndarray) -> list[PackedBatch]:
         # Every n-th sample: presorted samples come longest first, and micro-batches are to be level too.
-        return [store.pack(row_RK[rank][first::num_micro_batches]).to(device) for first in range(num_micro_batches)]
+        shares = (row_RK[rank][first::num_micro_batches] for first in range(num_micro_batches))
+        return [finish(store.pack(share)).to(device) for share in shares]
 
     rows = iter(plan)
     with ThreadPoolExecutor(1, thread_name_prefix="loader") as reader:

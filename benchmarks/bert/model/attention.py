@@ -1,7 +1,8 @@
 """Queries, keys and values of packed sequences in, attention within each sequence out.
 
 Shapes: T packed tokens, Q of them that ask (all, or those that will be read), N heads, D head width. Every
-implementation has one signature, `Attention`, and none lets a token see beyond its own sequence.
+implementation has one signature, `Attention`, and none lets a token see beyond its own sequence. Softmax is taken in
+fp32 by all of them.
 """
 
 from __future__ import annotations
@@ -50,12 +51,72 @@ def split(
     return torch.cat(attended, dim=1).transpose(0, 1)
 
 
-ATTENTION: dict[str, Attention] = {"plain": plain, "split": split}
+def flash(
+    q_QND: Tensor, k_TND: Tensor, v_TND: Tensor, q_layout: PackLayout, layout: PackLayout, dropout: float
+) -> Tensor:
+    """FlashAttention over the whole pack in one kernel, through torch's own operator; 16 bit, CUDA."""
+    return torch.ops.aten._flash_attention_forward(
+        q_QND,
+        k_TND,
+        v_TND,
+        q_layout.cu_lengths,
+        layout.cu_lengths,
+        max(q_layout.lengths),
+        max(layout.lengths),
+        dropout,
+        False,  # causal
+        False,  # the debug mask
+    )[0]
 
 
-FASTEST = {"cpu": "split", "cuda": "split"}  # by device type; on CUDA it is right, and not yet measured
+def efficient(
+    q_QND: Tensor, k_TND: Tensor, v_TND: Tensor, q_layout: PackLayout, layout: PackLayout, dropout: float
+) -> Tensor:
+    """Memory-efficient attention over the whole pack in one kernel, through torch's own operator; fp32 too, CUDA."""
+    return torch.ops.aten._efficient_attention_forward(
+        q_QND[None],
+        k_TND[None],
+        v_TND[None],
+        None,  # bias
+        q_layout.cu_lengths,
+        layout.cu_lengths,
+        max(q_layout.lengths),
+        max(layout.lengths),
+        dropout,
+        0,  # no mask but the sequences'
+        torch.is_grad_enabled(),  # what backward needs
+    )[0][0]
 
 
-def choose_attention(name: str, device: torch.device) -> Attention:
-    """The implementation of this name, or for `auto` the fastest known for the device."""
-    return ATTENTION[FASTEST[device.type] if name == "auto" else name]
+ATTENTION: dict[str, Attention] = {"plain": plain, "split": split, "efficient": efficient, "flash": flash}
+_ON_CUDA = ("efficient", "flash")  # torch's own words on another device are a list of all that it knows
+
+
+class AttentionError(ValueError):
+    """This machine cannot run the attention that was named."""
+
+
+def choose_attention(name: str, device: torch.device, dtype: torch.dtype, head_width: int) -> str:
+    """The name itself, or for `auto` the first that runs here of those that can be fast on this kind of device.
+
+    Each is tried on two short sequences. Raises AttentionError, with the reason, for a name that cannot run.
+    """
+    if name in _ON_CUDA and device.type != "cuda":
+        raise AttentionError(f"ATTENTION={name} needs a GPU, and this run is on the {device}; set ATTENTION=auto")
+    if name != "auto":
+        if reason := _why_not(name, device, dtype, head_width):
+            raise AttentionError(f"ATTENTION={name} does not run on {device} in {dtype} ({reason}); set ATTENTION=auto")
+        return name
+    fastest_first = ("flash", "efficient", "split") if device.type == "cuda" else ("split",)
+    return next(each for each in fastest_first if not _why_not(each, device, dtype, head_width))
+
+
+def _why_not(name: str, device: torch.device, dtype: torch.dtype, head_width: int) -> str:
+    """What torch says to a forward and a backward pass, or nothing where it runs."""
+    layout = PackLayout((3, 1), torch.tensor([0, 3, 4], dtype=torch.int32)).to(device)
+    try:
+        q = k = v = torch.zeros(4, 1, head_width, dtype=dtype, device=device, requires_grad=True)
+        ATTENTION[name](q, k, v, layout, layout, 0.0).sum().backward()
+    except (RuntimeError, NotImplementedError) as error:
+        return str(error).splitlines()[0]
+    return ""

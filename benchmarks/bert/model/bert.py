@@ -2,11 +2,12 @@
 
 Post-LN encoder, erf GELU, learned positions and segments, pooler, masked-LM transform with the decoder tied to the
 word embeddings. Shapes: T packed tokens, Q places that the heads read, H hidden, N heads, D head width, M masked
-positions, B sequences, V entries.
+positions, B sequences, V entries padded to a multiple of 8.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.bert.data.batch import PackedBatch, PackLayout
-from benchmarks.bert.model.attention import Attention
+from benchmarks.bert.model.kernels import PORTABLE, Kernels
 
 _NORM_EPSILON = 1e-12  # the reference's
+_VOCABULARY_MULTIPLE = 8  # matrix products of other widths leave a GPU's matrix units half idle
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,15 @@ class BertShape:
     ffn_size: int = 4096
     dropout: float = 0.1
 
+    @property
+    def num_padded_vocabulary(self) -> int:
+        return -(-self.num_vocabulary // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
+
 
 class Embeddings(nn.Module):
     def __init__(self, shape: BertShape) -> None:
         super().__init__()
-        self.word = nn.Embedding(shape.num_vocabulary, shape.hidden_size)
+        self.word = nn.Embedding(shape.num_padded_vocabulary, shape.hidden_size)
         self.position = nn.Embedding(shape.max_length, shape.hidden_size)
         self.segment = nn.Embedding(2, shape.hidden_size)
         self.norm = nn.LayerNorm(shape.hidden_size, _NORM_EPSILON)
@@ -47,7 +53,7 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    def __init__(self, shape: BertShape, attention: Attention) -> None:
+    def __init__(self, shape: BertShape, kernels: Kernels) -> None:
         super().__init__()
         self.query = nn.Linear(shape.hidden_size, shape.hidden_size)
         self.key = nn.Linear(shape.hidden_size, shape.hidden_size)
@@ -55,44 +61,75 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(shape.hidden_size, shape.hidden_size)
         self.num_heads = shape.num_heads
         self.dropout = shape.dropout
-        self.attention = attention
+        self.attention = kernels.attention
 
     def forward(self, x_QH: Tensor, x_TH: Tensor, q_layout: PackLayout, layout: PackLayout) -> Tensor:
+        """All heads' result side by side, (Q, H), which `output` is still to be applied to."""
         q_QND = self.query(x_QH).unflatten(-1, (self.num_heads, -1))
         k_TND = self.key(x_TH).unflatten(-1, (self.num_heads, -1))
         v_TND = self.value(x_TH).unflatten(-1, (self.num_heads, -1))
         dropout = self.dropout if self.training else 0.0
-        attended_QND = self.attention(q_QND, k_TND, v_TND, q_layout, layout, dropout)
-        return self.output(attended_QND.flatten(-2))
+        return self.attention(q_QND, k_TND, v_TND, q_layout, layout, dropout).flatten(-2)
 
 
 class Layer(nn.Module):
-    def __init__(self, shape: BertShape, attention: Attention) -> None:
+    def __init__(self, shape: BertShape, kernels: Kernels) -> None:
         super().__init__()
-        self.attention = SelfAttention(shape, attention)
+        self.attention = SelfAttention(shape, kernels)
         self.attention_norm = nn.LayerNorm(shape.hidden_size, _NORM_EPSILON)
         self.ffn_in = nn.Linear(shape.hidden_size, shape.ffn_size)
         self.ffn_out = nn.Linear(shape.ffn_size, shape.hidden_size)
         self.ffn_norm = nn.LayerNorm(shape.hidden_size, _NORM_EPSILON)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.dropout = shape.dropout
+        self.kernels = kernels
 
     def forward(self, x_QH: Tensor, x_TH: Tensor, q_layout: PackLayout, layout: PackLayout) -> Tensor:
         """The layer's output at the Q places `x_QH`, which attend to all of `x_TH`; Q may be all of T."""
-        x_QH = self.attention_norm(x_QH + self.dropout(self.attention(x_QH, x_TH, q_layout, layout)))
-        return self.ffn_norm(x_QH + self.dropout(self.ffn_out(F.gelu(self.ffn_in(x_QH)))))
+        dropout = self.dropout if self.training else 0.0
+        attended_QH = self.attention(x_QH, x_TH, q_layout, layout)
+        add_norm = self.kernels.linear_add_norm
+        x_QH = add_norm(self.attention.output, attended_QH, x_QH, self.attention_norm, dropout)
+        return add_norm(self.ffn_out, self.kernels.linear_gelu(self.ffn_in, x_QH), x_QH, self.ffn_norm, dropout)
+
+
+def only_read(layer: Layer, x_TH: Tensor, batch: PackedBatch) -> Tensor:
+    """The last layer's output where the heads read it, (Q, H), computed only there."""
+    return layer(x_TH[batch.read_Q], x_TH, batch.read_layout, batch.layout)
+
+
+def whole(layer: Layer, x_TH: Tensor, batch: PackedBatch) -> Tensor:
+    """The same, computed everywhere and then read."""
+    return layer(x_TH, x_TH, batch.layout, batch.layout)[batch.read_Q]
+
+
+LAST_LAYER: dict[str, Callable[[Layer, Tensor, PackedBatch], Tensor]] = {"only_read": only_read, "whole": whole}
+
+
+def inner_layers(layers: Iterable[Layer], x_TH: Tensor, batch: PackedBatch) -> Tensor:
+    """All layers but the last, one after the other."""
+    for layer in layers:
+        x_TH = layer(x_TH, x_TH, batch.layout, batch.layout)
+    return x_TH
 
 
 class MaskedLMHead(nn.Module):
-    """Logits at the masked positions only; the decoder's matrix is the word embeddings'."""
+    """Logits at the masked positions only; the decoder's matrix is the word embeddings'.
 
-    def __init__(self, shape: BertShape) -> None:
+    The entries that only pad the vocabulary have logit -inf, so probability 0 exactly: loss and gradients are those of
+    the vocabulary itself, and the rows of zeros that pad the matrix stay zeros.
+    """
+
+    def __init__(self, shape: BertShape, kernels: Kernels) -> None:
         super().__init__()
         self.transform = nn.Linear(shape.hidden_size, shape.hidden_size)
         self.norm = nn.LayerNorm(shape.hidden_size, _NORM_EPSILON)
         self.bias = nn.Parameter(torch.zeros(shape.num_vocabulary))
+        self.num_padding = shape.num_padded_vocabulary - shape.num_vocabulary
+        self.linear_gelu = kernels.linear_gelu
 
     def forward(self, x_MH: Tensor, word_VH: Tensor) -> Tensor:
-        return F.linear(self.norm(F.gelu(self.transform(x_MH))), word_VH, self.bias)
+        bias_V = F.pad(self.bias, (0, self.num_padding), value=float("-inf"))
+        return F.linear(self.norm(self.linear_gelu(self.transform, x_MH).float()), word_VH, bias_V)
 
 
 class NextSentenceHead(nn.Module):
@@ -106,20 +143,27 @@ class NextSentenceHead(nn.Module):
 
 
 class Bert(nn.Module):
-    def __init__(self, shape: BertShape, attention: Attention) -> None:
+    def __init__(self, shape: BertShape, kernels: Kernels = PORTABLE, last_layer: str = "only_read") -> None:
         super().__init__()
+        self.shape = shape
+        self.kernels = kernels
         self.embeddings = Embeddings(shape)
-        self.layers: list[Layer] = nn.ModuleList(Layer(shape, attention) for _ in range(shape.num_layers))  # type: ignore[assignment]  # torch types its items as Module
-        self.masked_lm = MaskedLMHead(shape)
+        self.layers: list[Layer] = nn.ModuleList(Layer(shape, kernels) for _ in range(shape.num_layers))  # type: ignore[assignment]  # torch types its items as Module
+        self.masked_lm = MaskedLMHead(shape, kernels)
         self.next_sentence = NextSentenceHead(shape)
+        self.inner_layers: Callable[[Sequence[Layer], Tensor, PackedBatch], Tensor] = inner_layers
+        self.last_layer = LAST_LAYER[last_layer]
+
+    @property
+    def num_parameters(self) -> int:
+        """Without the rows that pad the vocabulary."""
+        padding = self.shape.num_padded_vocabulary - self.shape.num_vocabulary
+        return sum(parameter.numel() for parameter in self.parameters()) - padding * self.shape.hidden_size
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """Masked-LM logits (M, V) and next-sentence logits (B, 2)."""
-        x_TH = self.embeddings(batch)
         *inner, last = self.layers
-        for layer in inner:
-            x_TH = layer(x_TH, x_TH, batch.layout, batch.layout)
-        # The last layer's output is read at [CLS] and masked places only, so it is computed only there.
-        x_QH = last(x_TH[batch.read_Q], x_TH, batch.read_layout, batch.layout)
+        x_TH = self.inner_layers(inner, self.embeddings(batch), batch)
+        x_QH = self.last_layer(last, x_TH, batch)
         logits_MV = self.masked_lm(x_QH[batch.masked_M], self.embeddings.word.weight)
-        return logits_MV, self.next_sentence(x_QH[batch.read_layout.cu_lengths[:-1]])
+        return logits_MV, self.next_sentence(x_QH[batch.read_layout.cu_lengths[: len(batch.nsp_B)]])

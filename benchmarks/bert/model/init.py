@@ -16,12 +16,15 @@ _GAIN = 2.5
 
 
 def standard(model: Bert, std: float) -> None:
-    """The reference's: weights from a normal of `std` cut at two deviations, biases 0, norms 1."""
+    """The reference's: weights from a normal of `std` cut at two deviations, biases 0, norms 1; padding rows 0."""
+    word, num_vocabulary = model.embeddings.word, model.shape.num_vocabulary
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+            weight = module.weight[:num_vocabulary] if module is word else module.weight
+            nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
+    nn.init.zeros_(word.weight[num_vocabulary:])
 
 
 def relative_offset(model: Bert, std: float) -> None:

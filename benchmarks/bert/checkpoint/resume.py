@@ -1,0 +1,157 @@
+"""A folder of checkpoints in, the newest that this run can go on from out; the same one on every rank."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.bert.checkpoint.state import check_fit, random_states, read_tensors, set_random_states, spread
+from benchmarks.bert.checkpoint.store import (
+    MANIFEST,
+    REPLICATED,
+    CheckpointError,
+    Manifest,
+    check_file,
+    checkpoints_in,
+    lock,
+    rank_file,
+    read_manifest,
+)
+from benchmarks.bert.config import Config
+from benchmarks.bert.data.manifest import Manifest as DataManifest
+from benchmarks.bert.trainer import Trainer
+from benchmarks.bert.world import World
+from mlperf_log_utils import Outcome, RunLog
+
+
+def identity_of(config: Config, training: DataManifest, device: torch.device) -> dict[str, Any]:
+    """All that the numbers of a step depend on beside its state: another value of any of them, another run."""
+    processor = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else torch.cuda.get_device_name(device)
+    return config.of_steps() | {
+        "training data": hashlib.sha256(json.dumps(asdict(training)).encode()).hexdigest(),
+        "torch": torch.__version__,
+        "processor": processor,
+        "threads": torch.get_num_threads(),  # which sums are cut by
+    }
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where training begins: a checkpoint, or step 0."""
+
+    step: int = 0
+    accuracies: tuple[float, ...] = ()
+    seed: int | None = None
+    folder: Path | None = None
+    usable: tuple[Path, ...] = ()  # this run's checkpoints, the newest first
+
+    def restore(self, trainer: Trainer, world: World) -> None:
+        """Put the checkpoint's state into a warmed-up trainer: weights, moments, loss scale and random states."""
+        if self.folder is None:
+            return
+        own = read_tensors(self.folder / rank_file(world.rank))
+        check_fit(self.folder, own, random_states(trainer.device))
+        live = trainer.tensors()
+        replicated = read_tensors(self.folder / REPLICATED) if world.is_main else {}
+        if world.is_main:
+            check_fit(self.folder, replicated, live)
+        dist.barrier()  # nobody's state changes before every rank's file is known to fit
+        spread(live, replicated)
+        set_random_states(own, trainer.device)
+
+    def announce(self, log: RunLog, outcome: Outcome, config: Config) -> None:
+        """What is known of the run so far; and that one which begins with trained weights is no result."""
+        outcome.accuracies.extend(self.accuracies)
+        if self.folder is not None:
+            log.event("tracked_stats", {"resumed_from_step": self.step})
+            outcome.invalid = f"resumed from step {self.step}: not one whole execution, so not a result"
+        elif (config.initial_checkpoint / MANIFEST).is_file():
+            outcome.invalid = (
+                f"INITIAL_CHECKPOINT={config.initial_checkpoint} is a trained one, so this is not a result"
+            )
+
+
+def find_start(config: Config, identity: Mapping[str, Any], world: World, say: Callable[[str], None]) -> Start:
+    """The newest checkpoint that is whole and of this very run; collective.
+
+    Each one that cannot be used is named with its reason. Raises CheckpointError where another run holds the folder,
+    where RESUME=no and it holds any, and where there are some, or RESUME=yes, and none can be used.
+    """
+    if not config.keeps_checkpoints:
+        return Start()
+    directory = config.checkpoint_dir
+    folders = _take(directory, world)
+    if config.resume == "no":
+        if folders:
+            raise CheckpointError(
+                f"CHECKPOINT_DIR={directory}: holds checkpoints of an earlier run, the newest {folders[0].name}; "
+                "RESUME=yes continues that run, another folder keeps both"
+            )
+        return Start()
+    for at, folder in enumerate(folders):
+        manifest, reason = _judge(folder, identity, config.seed, world)
+        reasons: list[str | None] = [None] * world.num_ranks
+        dist.all_gather_object(reasons, reason)
+        refusals = [each for each in reasons if each]
+        if not refusals and manifest:
+            older = (each for each in folders[at + 1 :] if not _why_not(each, identity, manifest.seed))
+            say(f"resuming from {folder}")
+            return Start(manifest.step, manifest.accuracies, manifest.seed, folder, (folder, *older))
+        say(f"not resuming from {folder.name}: {refusals[0]}")
+    if folders or config.resume == "yes":
+        raise CheckpointError(
+            f"CHECKPOINT_DIR={directory}: RESUME={config.resume}, but of {len(folders)} checkpoints there none can be "
+            "used; name another folder, or RESUME=no and an empty one to start afresh"
+        )
+    return Start()
+
+
+def _take(directory: Path, world: World) -> list[Path]:
+    """Rank 0 locks the folder; its checkpoints, or its refusal, on every rank."""
+    taken: list[Any] = [None]
+    if world.is_main:
+        try:
+            lock(directory)
+            taken = [checkpoints_in(directory)]
+        except CheckpointError as error:
+            taken = [error]
+    dist.broadcast_object_list(taken, src=0)
+    if isinstance(taken[0], CheckpointError):
+        raise taken[0]
+    return taken[0]
+
+
+def _judge(folder: Path, identity: Mapping[str, Any], seed: int, world: World) -> tuple[Manifest | None, str | None]:
+    """The manifest, and why this rank cannot go on from there, or None."""
+    if reason := _why_not(folder, identity, seed):
+        return None, reason
+    try:
+        manifest = read_manifest(folder)
+        for name in (rank_file(world.rank), *((REPLICATED,) if world.is_main else ())):
+            check_file(folder, manifest, name)
+    except CheckpointError as error:
+        return None, str(error)
+    return manifest, None
+
+
+def _why_not(folder: Path, identity: Mapping[str, Any], seed: int) -> str | None:
+    """Why a checkpoint is not one of this run, by its manifest; or None."""
+    try:
+        manifest = read_manifest(folder)
+    except CheckpointError as error:
+        return str(error)
+    then, now = {"SEED": manifest.seed, **manifest.identity}, {"SEED": seed, **identity}
+    if seed < 0:  # any: the run goes on with the one that it had
+        now["SEED"] = manifest.seed
+    differing = [name for name in sorted(then.keys() | now.keys()) if then.get(name) != now.get(name)]
+    if differing:
+        changes = "; ".join(f"{name} was {then.get(name)}, is now {now.get(name)}" for name in differing)
+        return f"{folder}: another run's: {changes}"
+    return None

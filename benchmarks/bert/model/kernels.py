@@ -1,0 +1,87 @@
+"""Names of a configuration in, the functions that the model computes with out: chosen once, before the model is built.
+
+Shapes: T packed tokens, Q places that a layer is computed at, H hidden, F width of the feed-forward part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.bert.model.attention import ATTENTION, Attention, choose_attention
+
+LinearGelu = Callable[[nn.Linear, Tensor], Tensor]
+# (linear, its input, what it is added to, the norm after that, probability to drop) -> the norm's output
+LinearAddNorm = Callable[[nn.Linear, Tensor, Tensor, nn.LayerNorm, float], Tensor]
+
+
+def eager_linear_gelu(linear: nn.Linear, x_QH: Tensor) -> Tensor:
+    """erf GELU of a linear map, shape (Q, F)."""
+    return F.gelu(linear(x_QH))
+
+
+def eager_linear_add_norm(linear: nn.Linear, x_QF: Tensor, residual_QH: Tensor, norm: nn.LayerNorm, p: float) -> Tensor:
+    """norm(residual + dropout(linear(x))): the sum and the norm in fp32, the result in the linear map's dtype."""
+    projected_QH = linear(x_QF)
+    return norm((residual_QH + F.dropout(projected_QH, p)).float()).to(projected_QH.dtype)
+
+
+def _bias_gelu(x_QF: Tensor, bias_F: Tensor) -> Tensor:
+    return F.gelu(x_QF.float() + bias_F).to(x_QF.dtype)
+
+
+def _bias_add_norm(
+    x_QH: Tensor, bias_H: Tensor, residual_QH: Tensor, weight_H: Tensor, shift_H: Tensor, epsilon: float, p: float
+) -> Tensor:
+    sum_QH = residual_QH.float() + F.dropout(x_QH.float() + bias_H, p)
+    return F.layer_norm(sum_QH, weight_H.shape, weight_H, shift_H, epsilon).to(x_QH.dtype)
+
+
+def compiled() -> tuple[LinearGelu, LinearAddNorm]:
+    """The same two, with all that follows the matrix product in one kernel, and the bias's gradient too."""
+    bias_gelu, bias_add_norm = torch.compile(_bias_gelu), torch.compile(_bias_add_norm)
+
+    def linear_gelu(linear: nn.Linear, x_QH: Tensor) -> Tensor:
+        return bias_gelu(F.linear(x_QH, linear.weight), linear.bias)
+
+    def linear_add_norm(linear: nn.Linear, x_QF: Tensor, residual_QH: Tensor, norm: nn.LayerNorm, p: float) -> Tensor:
+        x_QH = F.linear(x_QF, linear.weight)
+        return bias_add_norm(x_QH, linear.bias, residual_QH, norm.weight, norm.bias, norm.eps, p)
+
+    return linear_gelu, linear_add_norm
+
+
+FUSIONS: dict[str, Callable[[], tuple[LinearGelu, LinearAddNorm]]] = {
+    "eager": lambda: (eager_linear_gelu, eager_linear_add_norm),
+    "compiled": compiled,
+}
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What the model computes with."""
+
+    name: str
+    attention: Attention
+    linear_gelu: LinearGelu = eager_linear_gelu
+    linear_add_norm: LinearAddNorm = eager_linear_add_norm
+
+
+PORTABLE = Kernels("split attention, eager", ATTENTION["split"])  # right everywhere
+
+
+def choose_kernels(
+    attention: str, fusion: str, *, device: torch.device, dtype: torch.dtype, head_width: int
+) -> Kernels:
+    """By name, `auto` by what is fastest on the device; docs/model.md has the measurements.
+
+    Raises AttentionError as `choose_attention` does.
+    """
+    attention = choose_attention(attention, device, dtype, head_width)
+    if fusion == "auto":
+        fusion = "compiled" if device.type == "cuda" else "eager"
+    return Kernels(f"{attention} attention, {fusion}", ATTENTION[attention], *FUSIONS[fusion]())

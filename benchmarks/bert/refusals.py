@@ -1,0 +1,23 @@
+"""The errors that mean that the input cannot be used: their text is the message, and the exit status is 2."""
+
+from __future__ import annotations
+
+from benchmarks.bert.checkpoint.store import CheckpointError
+from benchmarks.bert.config import ConfigError
+from benchmarks.bert.data.manifest import ManifestError
+from benchmarks.bert.data.plan import PlanError
+from benchmarks.bert.data.shards import ShardError
+from benchmarks.bert.model.attention import AttentionError
+from benchmarks.bert.weights import WeightsError
+from benchmarks.bert.world import WorldError
+
+REFUSALS = (
+    ConfigError,
+    WorldError,
+    ManifestError,
+    ShardError,
+    PlanError,
+    AttentionError,
+    WeightsError,
+    CheckpointError,
+)
