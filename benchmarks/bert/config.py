@@ -128,7 +128,7 @@ class Config:
     last_layer: str = _var("only_read", "where the last layer is computed", _one_of(LAST_LAYERS))
     cuda_graphs: bool = _var(False, "replay the encoder from CUDA graphs, for tokens padded to a multiple of 512")
     precision: str = _var("fp32", "arithmetic of forward and backward", _one_of(PRECISIONS))
-    loss_scale: float = _var(1024.0, "first loss scale of PRECISION=fp16", _least(1))
+    loss_scale: float = _var(1024.0, "first loss scale of PRECISION=fp16", _between(1, 2**30))
     loss_scale_growth_steps: int = _var(2000, "steps without overflow after which it doubles", _least(1))
     # Batch
     batch_size: int = _var(16, "samples per rank and optimizer step", _least(1))
@@ -317,6 +317,11 @@ def _contradictions(config: Config) -> list[str]:
         found.append("INITIALISATION=relative_offset needs an even head width, HIDDEN_SIZE / NUM_HEADS")
     if config.cuda_graphs and config.num_layers < 2:
         found.append("CUDA_GRAPHS=1 needs NUM_LAYERS of at least 2: the last layer is not in the graph")
+    if config.cuda_graphs and not STRATEGIES[config.loading].promises.fixed_count:
+        found.append(
+            f"CUDA_GRAPHS=1 needs as many samples at every step, which LOADING={config.loading} does not promise; "
+            "use LOADING=global_presort"
+        )
     decay_steps = config.decay_steps or config.max_steps
     if config.decay_start_step >= decay_steps:
         found.append(f"DECAY_START_STEP={config.decay_start_step} must be below DECAY_STEPS={decay_steps}")

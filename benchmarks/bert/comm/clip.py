@@ -39,5 +39,7 @@ def _squares(gradient_P: Tensor) -> Tensor:
 
 def _factor(squares: Tensor, threshold: float | Tensor) -> Tensor:
     norm = squares.sqrt()
-    factor = (threshold / norm).clamp(max=1.0)  # a zero gradient: threshold / 0 = inf, clamped to 1
+    # Not threshold / norm, which torch rounds differently for a number and for a tensor: a loss scale that is a power
+    # of two is to change no bit. A zero gradient: 1 / 0 = inf, clamped to 1.
+    factor = (norm.reciprocal() * threshold).clamp(max=1.0)
     return torch.where(norm.isfinite(), factor, torch.nan)
