@@ -10,7 +10,7 @@ export DIVISION=open # the rules' closed division allows LAMB only
 export NUM_NODES=171
 export BATCH_SIZE=12              # Samsung v2.0 config
 export LOADING=stratified_presort # Samsung v2.0: quotas of four length strata, then sorted and dealt inside each node
-export NUM_STRATA=4               # Samsung v2.0: 1-128, 129-256, 257-384, 385-512
+export NUM_STRATA=4               # Samsung v2.0: 1-128, 129-256, 257-384, 385-512; 16 are more level (docs/plan.md)
 
 export OPTIMIZER=adam
 export LEARNING_RATE=0.00039299421615882676    # Samsung v2.0 logs

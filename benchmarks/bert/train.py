@@ -25,8 +25,10 @@ from benchmarks.bert.complaint import FAILED, REFUSED, complain, describe
 from benchmarks.bert.config import Config, load
 from benchmarks.bert.data.batch import pad_tail
 from benchmarks.bert.data.dataset import check_lengths, count_vocabulary, read_data_set
+from benchmarks.bert.data.deal import token_work
 from benchmarks.bert.data.loader import as_packed, micro_batches
-from benchmarks.bert.data.plan import Layout, Strata, check_plan, plan_steps
+from benchmarks.bert.data.plan import Layout, Planner, plan_steps
+from benchmarks.bert.data.strata import Strata
 from benchmarks.bert.evaluate import EvaluationSet, deal_evaluation, evaluation_batches
 from benchmarks.bert.judge import Judge
 from benchmarks.bert.model.graphs import graph_sizes
@@ -93,8 +95,13 @@ def run(
         for data in (training, held_out):
             check_lengths(data, config.max_length)
         check_agreement([config.common(), training.manifest, held_out.manifest, np.__version__, torch.__version__])
-        layout = Layout(config.num_nodes, config.ranks_per_node, config.batch_size)
-        check_plan(len(training.lengths), layout)
+        planner = Planner(
+            training.lengths,
+            Layout(config.num_nodes, config.ranks_per_node, config.batch_size),
+            Strata(config.num_strata, config.max_length),
+            strategy=config.loading,
+            per_token=token_work(config.hidden_size, config.ffn_size),
+        )
         num_vocabulary = count_vocabulary(config.data_dir / "vocab.txt", training, held_out)
         identity = identity_of(config, training.manifest, device)
         start = find_start(config, identity, world, progress.say)
@@ -126,23 +133,14 @@ def run(
         evaluation = EvaluationSet(
             lambda: evaluation_batches(held_out.open(config.max_length), share, config.eval_batch_size, device)
         )
-        plan = plan_steps(
-            training.lengths,
-            layout,
-            Strata(config.num_strata, config.max_length),
-            strategy=config.loading,
-            seed=seed,
-            start=start.step,
-        )
         steps = micro_batches(
             training.open(config.max_length),
-            plan,
-            rank=world.rank,
+            plan_steps(planner, seed=seed, rank=world.rank, start=start.step),
             num_micro_batches=config.gradient_accumulation_steps,
             device=device,
             finish=partial(pad_tail, multiple=config.max_length) if config.cuda_graphs else as_packed,
         )
-        start.announce(log, outcome, config)
+        start.announce(log, outcome, config, trainer)
         judge = Judge(config, trainer, evaluation, log, outcome, progress, clock)
         for step, batches in zip(range(start.step + 1, config.max_steps + 1), steps, strict=False):
             check_signals()

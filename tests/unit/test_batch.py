@@ -230,7 +230,7 @@ def test_every_rank_gets_its_row_of_the_plan_in_micro_batches(
     plan = np.random.default_rng(0).permutation(np.prod(shape)).reshape(shape)
     store = memory_store(plan.size)
     for rank in range(num_ranks):
-        steps = list(micro_batches(store, plan, rank=rank, num_micro_batches=num_micro_batches, device=CPU))
+        steps = list(micro_batches(store, plan[:, rank], num_micro_batches=num_micro_batches, device=CPU))
         assert len(steps) == num_steps
         for batches, row in zip(steps, plan[:, rank], strict=True):
             assert [len(numbers_in(batch)) for batch in batches] == [per_micro_batch] * num_micro_batches
@@ -245,16 +245,22 @@ def test_micro_batches_of_presorted_samples_are_level() -> None:
     rows = [Sample([1] * length, 1, [0], [1], 0) for length in range(40, 0, -1)]
     arrays = to_arrays(rows)
     store = SimpleNamespace(pack=lambda numbers: pack([(arrays, int(n)) for n in numbers]))
-    plan = np.arange(40).reshape(1, 1, 40)
-    [batches] = micro_batches(store, plan, rank=0, num_micro_batches=4, device=CPU)
+    plan = np.arange(40).reshape(1, 40)
+    [batches] = micro_batches(store, plan, num_micro_batches=4, device=CPU)
     tokens = [len(batch.tokens_T) for batch in batches]
     assert max(tokens) - min(tokens) <= 40
+
+
+def test_a_row_shorter_than_the_number_of_micro_batches_makes_one_of_each_sample() -> None:
+    plan = [np.array([4, 2, 0]), np.array([1]), np.array([6, 5, 3])]
+    steps = list(micro_batches(memory_store(7), plan, num_micro_batches=2, device=CPU))
+    assert [[numbers_in(batch) for batch in batches] for batches in steps] == [[[4, 0], [2]], [[1]], [[6, 3], [5]]]
 
 
 def test_no_more_than_two_steps_are_prepared_ahead() -> None:
     packed: list[int] = []
     store = memory_store(12, seen=lambda numbers: packed.append(int(numbers[0])))
-    steps = micro_batches(store, np.arange(12).reshape(12, 1, 1), rank=0, num_micro_batches=1, device=CPU)
+    steps = micro_batches(store, np.arange(12).reshape(12, 1), num_micro_batches=1, device=CPU)
     assert packed == []
     for step in range(12):
         assert numbers_in(next(steps)[0]) == [step]
@@ -268,9 +274,7 @@ def test_an_error_of_the_reading_thread_surfaces_at_its_step(broken: int) -> Non
         if broken in numbers:
             raise ShardError(f"sample {broken} cannot be read")
 
-    steps = micro_batches(
-        memory_store(8, seen=fail), np.arange(8).reshape(8, 1, 1), rank=0, num_micro_batches=1, device=CPU
-    )
+    steps = micro_batches(memory_store(8, seen=fail), np.arange(8).reshape(8, 1), num_micro_batches=1, device=CPU)
     for step in range(broken):
         assert numbers_in(next(steps)[0]) == [step]
     with pytest.raises(ShardError, match=f"sample {broken} cannot be read"):
@@ -284,9 +288,9 @@ def test_closing_the_loader_early_stops_its_thread_and_packs_no_more() -> None:
 
     def endless() -> Iterator[np.ndarray]:
         while True:
-            yield np.zeros((1, 1), np.int64)
+            yield np.zeros(1, np.int64)
 
-    steps = micro_batches(store, endless(), rank=0, num_micro_batches=1, device=CPU)
+    steps = micro_batches(store, endless(), num_micro_batches=1, device=CPU)
     next(steps)
     assert len(loader_threads()) == 1
     steps.close()
@@ -295,5 +299,5 @@ def test_closing_the_loader_early_stops_its_thread_and_packs_no_more() -> None:
 
 
 def test_a_plan_of_no_steps_gives_no_batches() -> None:
-    assert list(micro_batches(memory_store(1), [], rank=0, num_micro_batches=1, device=CPU)) == []
+    assert list(micro_batches(memory_store(1), [], num_micro_batches=1, device=CPU)) == []
     assert loader_threads() == []

@@ -62,7 +62,7 @@ EXAMPLES: dict[str, tuple[str, object, list[str]]] = {
     "LAST_LAYER": ("whole", "whole", ["read", ""]),
     "CUDA_GRAPHS": ("1", True, ["yes", ""]),
     "PRECISION": ("bf16", "bf16", ["half", "float32"]),
-    "LOSS_SCALE": ("4096", 4096.0, ["0", "0.5", "1e30", "inf"]),
+    "LOSS_SCALE": ("4096", 4096.0, ["0", "0.5", "1073741824", "inf"]),
     "LOSS_SCALE_GROWTH_STEPS": ("100", 100, ["0", "1e3"]),
     "BATCH_SIZE": ("8", 8, ["0", "8.0", "8,8", ""]),
     "GRADIENT_ACCUMULATION_STEPS": ("4", 4, ["0", "3", "32"]),

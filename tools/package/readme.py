@@ -22,6 +22,12 @@ _ORDER = {
     "samples go to the nodes in turn and, inside each node, sorted by length, to its ranks in serpentine order",
     "global_presort": "a shuffle of all samples; its samples are sorted by length and dealt to all ranks in "
     "serpentine order",
+    "stratified_local": "a quota from each of NUM_STRATA ranges of length for every node, drawn at random from the "
+    "node's own run of samples and, sorted by length, dealt to its ranks in serpentine order",
+    "least_loaded": "a shuffle of all samples; longest first, each of its samples goes to the rank with the least work "
+    "so far, so that numbers of samples vary between ranks",
+    "same_bin": "drawn at random from one of NUM_STRATA ranges of length, the same for all ranks, and dealt to the "
+    "ranks in turn; the ranges follow one another at random, each as often as its samples fill batches",
 }
 _INITIAL = {
     "standard": "the reference's: a normal distribution of INIT_STD cut at two deviations, biases 0, norms 1",

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -20,6 +21,7 @@ from benchmarks.bert.checkpoint.store import (
     Manifest,
     check_file,
     checkpoints_in,
+    code_sha256,
     lock,
     rank_file,
     read_manifest,
@@ -37,6 +39,7 @@ def identity_of(config: Config, training: DataManifest, device: torch.device) ->
     return config.of_steps() | {
         "training data": hashlib.sha256(json.dumps(asdict(training)).encode()).hexdigest(),
         "torch": torch.__version__,
+        "numpy": np.__version__,  # whose generators draw the order of samples
         "processor": processor,
         "threads": torch.get_num_threads(),  # which sums are cut by
     }
@@ -66,9 +69,10 @@ class Start:
         spread(live, replicated)
         set_random_states(own, trainer.device)
 
-    def announce(self, log: RunLog, outcome: Outcome, config: Config) -> None:
+    def announce(self, log: RunLog, outcome: Outcome, config: Config, trainer: Trainer) -> None:
         """What is known of the run so far; and that one which begins with trained weights is no result."""
         outcome.accuracies.extend(self.accuracies)
+        outcome.samples = (self.step - int(trainer.skipped_steps)) * config.global_batch
         if self.folder is not None:
             log.event("tracked_stats", {"resumed_from_step": self.step})
             outcome.invalid = f"resumed from step {self.step}: not one whole execution, so not a result"
@@ -103,6 +107,8 @@ def find_start(config: Config, identity: Mapping[str, Any], world: World, say: C
         if not refusals and manifest:
             older = (each for each in folders[at + 1 :] if not _why_not(each, identity, manifest.seed))
             say(f"resuming from {folder}")
+            if manifest.code != code_sha256():
+                say("warning: the code of this project has changed since; the steps may be others than before")
             return Start(manifest.step, manifest.accuracies, manifest.seed, folder, (folder, *older))
         say(f"not resuming from {folder.name}: {refusals[0]}")
     if folders or config.resume == "yes":

@@ -25,11 +25,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.bert.checkpoint.resume import Start
-from benchmarks.bert.checkpoint.state import host_copies, random_states
+from benchmarks.bert.checkpoint.state import copy_to_host, random_states
 from benchmarks.bert.checkpoint.store import (
     REPLICATED,
     CheckpointError,
     Manifest,
+    code_sha256,
     folder_of,
     partial_of,
     publish,
@@ -84,6 +85,8 @@ class Saver:
         self._kind = kind
         self._run_id = run_id
         self._kept = list(reversed(earlier))
+        names = [rank_file(world.rank), *([REPLICATED] if world.is_main else [])]
+        self._files: dict[str, dict[str, Tensor]] = {name: {} for name in names}  # copies on the host
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
@@ -91,15 +94,15 @@ class Saver:
         if step % self._interval_steps:
             return
         self.finish()
-        files = {rank_file(self._world.rank): host_copies(random_states(self._trainer.device))}
+        copy_to_host(random_states(self._trainer.device), self._files[rank_file(self._world.rank)])
         if self._world.is_main:
-            files[REPLICATED] = host_copies(self._trainer.tensors())
+            copy_to_host(self._trainer.tensors(), self._files[REPLICATED])
         copied = None
         if self._trainer.device.type == "cuda":
             copied = torch.cuda.Event()
             copied.record()
         manifest = replace(self._kind, step=step, accuracies=tuple(accuracies))
-        self._writing = self._writer.submit(self._write, manifest, files, copied)
+        self._writing = self._writer.submit(self._write, manifest, copied)
 
     def finish(self) -> None:
         """A checkpoint that failed is said and left out; the run does not depend on it."""
@@ -111,15 +114,13 @@ class Saver:
             print(f"warning: rank {self._world.rank}: no checkpoint: {describe(error)}", file=sys.stderr, flush=True)
         self._writing = None
 
-    def _write(
-        self, manifest: Manifest, files: Mapping[str, dict[str, Tensor]], copied: torch.cuda.Event | None
-    ) -> None:
+    def _write(self, manifest: Manifest, copied: torch.cuda.Event | None) -> None:
         if copied is not None:
             copied.synchronize()
         partial = partial_of(self._directory, manifest.step, self._run_id)
         try:
             partial.mkdir(exist_ok=True)
-            for name, tensors in files.items():
+            for name, tensors in self._files.items():
                 _write_part(partial / name, tensors)
             if self._world.is_main:
                 self._publish(partial, manifest)
@@ -149,7 +150,7 @@ def keep_checkpoints(
         return NoCheckpoints()
     run_id = [uuid.uuid4().hex[:8]]
     dist.broadcast_object_list(run_id, src=0)
-    return Saver(config, trainer, world, Manifest(0, seed, (), identity), run_id[0], start.usable)
+    return Saver(config, trainer, world, Manifest(0, seed, (), identity, code=code_sha256()), run_id[0], start.usable)
 
 
 def _receipt(path: Path) -> Path:

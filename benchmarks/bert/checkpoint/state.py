@@ -19,13 +19,15 @@ from benchmarks.bert.checkpoint.store import CheckpointError
 _LISTED = 5  # names in a message
 
 
-def host_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the host that later steps do not change; from a GPU without waiting for it."""
-    copies = {}
+def copy_to_host(tensors: Mapping[str, Tensor], copies: dict[str, Tensor]) -> None:
+    """Put into `copies` what later steps do not change; from a GPU without waiting for it.
+
+    Memory that is there already is written again: fresh memory takes longer than the copy.
+    """
     for name, tensor in tensors.items():
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-        copies[name] = copy.copy_(tensor, non_blocking=True)
-    return copies
+        if name not in copies:
+            copies[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        copies[name].copy_(tensor, non_blocking=True)
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:

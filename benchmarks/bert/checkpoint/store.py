@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from typing import Any
 from benchmarks.bert.files import atomic_write, sha256_of
 
 MANIFEST, REPLICATED = "manifest.json", "replicated.safetensors"
+_PACKAGE = Path(__file__).parents[1]
 _NAME = re.compile(r"step_(\d{8,})")
 
 
@@ -36,6 +38,15 @@ class Manifest:
     accuracies: tuple[float, ...]  # of the evaluations so far
     identity: Mapping[str, Any]  # what the steps depend on, by name: a run that differs cannot go on from here
     files: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # name -> size in bytes, sha256
+    code: str = ""  # what code_sha256 was
+
+
+def code_sha256() -> str:
+    """Of all modules that a run consists of: other code may take other steps."""
+    digest = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def rank_file(rank: int) -> str:

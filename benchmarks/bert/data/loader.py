@@ -1,4 +1,4 @@
-"""A plan and a data folder in, packed micro-batches of one rank out, prepared ahead by one thread."""
+"""One rank's plan and a data folder in, its packed micro-batches out, prepared ahead by one thread."""
 
 from __future__ import annotations
 
@@ -51,20 +51,22 @@ def micro_batches(
     store: SampleStore,
     plan: Iterable[np.ndarray],
     *,
-    rank: int,
     num_micro_batches: int,
     device: torch.device,
     finish: Callable[[PackedBatch], PackedBatch] = as_packed,
 ) -> Iterator[list[PackedBatch]]:
-    """For each step's plan row (R, K): this rank's K samples as `num_micro_batches` packed batches on `device`.
+    """For each row of a rank's plan, its samples of a step: these as `num_micro_batches` packed batches on `device`.
+
+    A row of fewer samples makes as many micro-batches as it has samples.
 
     `finish` is what the reading thread does to each before it goes there. An error of that thread is raised at the
     step that it concerns.
     """
 
-    def prepare(row_RK: np.ndarray) -> list[PackedBatch]:
-        # Every n-th sample: presorted samples come longest first, and micro-batches are to be level too.
-        shares = (row_RK[rank][first::num_micro_batches] for first in range(num_micro_batches))
+    def prepare(row_K: np.ndarray) -> list[PackedBatch]:
+        # Every n-th sample: samples come longest first, and micro-batches are to be level too.
+        count = min(num_micro_batches, len(row_K))
+        shares = (row_K[first::count] for first in range(count))
         return [finish(store.pack(share)).to(device) for share in shares]
 
     rows = iter(plan)

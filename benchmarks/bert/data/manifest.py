@@ -82,7 +82,7 @@ def read_lengths(folder: Path, manifest: Manifest) -> np.ndarray:
         raise ManifestError(
             f"{path}: sha256 {found}, the manifest says {manifest.lengths_sha256}; run ./init_datasets.sh again"
         )
-    lengths = np.load(path)
+    lengths = np.load(path, mmap_mode="r")  # 313 MB at the benchmark's scale, in each rank
     if lengths.dtype != np.uint16 or lengths.shape != (manifest.num_samples,) or not lengths.all():
         raise ManifestError(
             f"{path}: holds {lengths.dtype} of shape {lengths.shape}, expected {manifest.num_samples} uint16 above 0; "
