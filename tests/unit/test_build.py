@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import re
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,15 +23,28 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.data.manifest import LENGTHS, MANIFEST, Manifest, ManifestError, read_lengths, read_manifest
-from benchmarks.bert.data.shards import SampleArrays, open_shard, sha256_of
+from benchmarks.bert.data.shards import SampleArrays, open_shard, sha256_of, write_shard
 from benchmarks.bert.files import sha256_of as file_sha256
 from benchmarks.bert.prepare import __main__ as command_line
 from benchmarks.bert.prepare import build as build_module
+from benchmarks.bert.prepare import pool as pool_module
 from benchmarks.bert.prepare.build import build, to_arrays
 from benchmarks.bert.prepare.corpus import CorpusError, Document
-from benchmarks.bert.prepare.samples import Recipe, make_samples
+from benchmarks.bert.prepare.digest import content_digest
+from benchmarks.bert.prepare.lock import FolderError, only_writer
+from benchmarks.bert.prepare.meter import Meter
+from benchmarks.bert.prepare.samples import DrawnSamples, Recipe, draw_samples, flatten, make_samples
+from benchmarks.bert.prepare.streamed import write_drawn
 from benchmarks.bert.prepare.wordpiece import SPECIAL_TOKENS, VocabularyError, encode, write_vocabulary
-from tests.support.corpora import SHORT_RECIPE, SPECIAL, make_documents, make_vocabulary, write_text, write_words
+from tests.support.corpora import (
+    SHORT_RECIPE,
+    SPECIAL,
+    make_documents,
+    make_encoded,
+    make_vocabulary,
+    write_text,
+    write_words,
+)
 
 CHECKOUT = Path(__file__).parents[2]
 NUM_SHARDS = 3
@@ -57,7 +74,7 @@ class Inputs:
         self.folder = root / "data"
         self.said: list[str] = []
 
-    def build(self, recipe: Recipe = SHORT_RECIPE, num_shards: int = NUM_SHARDS) -> Manifest:
+    def build(self, recipe: Recipe = SHORT_RECIPE, num_shards: int | None = NUM_SHARDS) -> Manifest:
         return build(
             [self.text],
             self.vocabulary,
@@ -94,7 +111,7 @@ def _threads_for_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     def pool(num_processes: int, *arguments: object, **options: object) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(num_processes)
 
-    monkeypatch.setattr(build_module, "ProcessPoolExecutor", pool)
+    monkeypatch.setattr(pool_module, "ProcessPoolExecutor", pool)
 
 
 @pytest.fixture
@@ -235,7 +252,7 @@ def test_a_damaged_lengths_file_or_manifest_is_made_again_from_the_shards(
     built: Inputs, damage: Callable[[Path], None], name: str
 ) -> None:
     manifest, before = read_manifest(built.folder), built.times()
-    lengths = read_lengths(built.folder, manifest)
+    lengths = np.array(read_lengths(built.folder, manifest))  # a copy: the file is about to be cut
     damage(built.folder / name)
     with pytest.raises(ManifestError, match=rf"{name}: .*run \./init_datasets\.sh again"):
         read_lengths(built.folder, read_manifest(built.folder))
@@ -286,15 +303,15 @@ def test_a_full_disk_leaves_no_manifest_and_the_next_build_completes(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = Inputs(tmp_path / "undisturbed").build()
-    real = build_module.write_shard
+    real = build_module.write_drawn
 
-    def write_shard(path: Path, arrays: SampleArrays, *, vocabulary_sha256: str, recipe: str) -> str:
+    def write_drawn(path: Path, drawn: DrawnSamples, *, vocabulary_sha256: str, recipe: str) -> str:
         if "part_00001" in path.name:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return real(path, arrays, vocabulary_sha256=vocabulary_sha256, recipe=recipe)
+        return real(path, drawn, vocabulary_sha256=vocabulary_sha256, recipe=recipe)
 
     with monkeypatch.context() as patch:
-        patch.setattr(build_module, "write_shard", write_shard)
+        patch.setattr(build_module, "write_drawn", write_drawn)
         with pytest.raises(OSError, match="No space left on device"):
             inputs.build()
     assert not (inputs.folder / MANIFEST).exists()
@@ -474,3 +491,158 @@ def test_the_command_names_what_it_refuses_and_writes_no_manifest(
     assert named in refusal(monkeypatch, capsys, *arguments.format(root=tmp_path).split())
     assert not (inputs.folder / MANIFEST).exists()
     assert not (tmp_path / "new.txt").exists()
+
+
+def test_a_streamed_shard_is_the_very_file_that_write_shard_writes(tmp_path: Path) -> None:
+    documents, num_vocabulary = make_encoded(1000)
+    for count in (0, 1, 1000):
+        drawn = draw_samples(flatten(documents[:count]), SHORT_RECIPE, SPECIAL, num_vocabulary)
+        identity = {"vocabulary_sha256": "v" * 64, "recipe": "r"}
+        checksum = write_drawn(tmp_path / "streamed.hdf5", drawn, **identity)
+        assert checksum == write_shard(tmp_path / "whole.hdf5", drawn.rows(0, len(drawn)), **identity)
+        assert (tmp_path / "streamed.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+    assert len(drawn) > 4096  # more than one portion
+
+
+def test_a_write_that_the_disk_refuses_leaves_no_shard(tmp_path: Path) -> None:
+    documents, num_vocabulary = make_encoded(700)
+    drawn = draw_samples(flatten(documents), SHORT_RECIPE, SPECIAL, num_vocabulary)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_drawn(tmp_path / "shard.hdf5", drawn, vocabulary_sha256="v", recipe="r")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_build_of_the_same_folder_is_refused(inputs: Inputs) -> None:
+    with only_writer(inputs.folder), pytest.raises(FolderError, match="another preparation is writing it; wait"):
+        inputs.build()
+    assert inputs.build().num_samples > 0
+
+
+@pytest.mark.parametrize("num_shards", [2, None])
+def test_a_text_that_changes_meanwhile_is_refused(
+    inputs: Inputs, num_shards: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = build_module.check_room
+
+    def change(folder: Path, needed: int) -> None:
+        inputs.text.write_text(inputs.text.read_text().replace("a", "e"))
+        real(folder, needed)
+
+    monkeypatch.setattr(build_module, "check_room", change)
+    with pytest.raises(CorpusError, match=r"text\.txt: changed while it was being prepared; run the command again"):
+        inputs.build(num_shards=num_shards)
+    assert not (inputs.folder / MANIFEST).exists()
+    assert not inputs.shards()
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_written(
+    inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def usage(path: Path) -> shutil._ntuple_diskusage:
+        return shutil._ntuple_diskusage(10**9, 10**9 - 1000, 1000)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    with pytest.raises(CorpusError, match=r"data: the samples need about [\d,]+ bytes, the disk has 1,000 left; make"):
+        inputs.build()
+    assert not inputs.shards()
+
+
+@pytest.mark.parametrize("num_shards", [3, None])
+def test_an_estimate_lies_within_a_tenth_of_the_truth(
+    tmp_path: Path, num_shards: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = Inputs(tmp_path, make_documents(3000, max_sentences=30))
+    recipe = replace(SHORT_RECIPE, max_length=128, max_predictions=20)
+    found = build_module.estimate_samples([inputs.text], inputs.vocabulary, recipe, num_bytes=200_000)
+    assert found.text_bytes == inputs.text.stat().st_size > 4 * 200_000
+    manifest = inputs.build(recipe, num_shards=num_shards)
+    written = sum(path.stat().st_size for path in inputs.folder.iterdir())
+    assert found.num_samples == pytest.approx(manifest.num_samples, rel=0.1)
+    assert found.output_bytes(num_shards or 1) == pytest.approx(written, rel=0.1)
+
+
+def test_an_estimate_of_all_the_text_is_exact(inputs: Inputs) -> None:
+    found = build_module.estimate_samples([inputs.text], inputs.vocabulary, SHORT_RECIPE, num_bytes=1 << 20)
+    manifest = inputs.build(num_shards=None)
+    assert (found.num_samples, found.num_tokens) == (manifest.num_samples, manifest.num_tokens)
+
+
+def test_paragraphs_instead_of_sentences_are_warned_of(tmp_path: Path) -> None:
+    paragraphs = [[" ".join(document)] for document in make_documents(20, max_sentences=9)]
+    inputs, warnings = Inputs(tmp_path, paragraphs), []
+    options = {"recipe": SHORT_RECIPE, "num_shards": 2, "num_processes": 1, "say": inputs.say, "warn": warnings.append}
+    build([inputs.text], inputs.vocabulary, inputs.folder, **options)
+    [warning] = warnings
+    assert "several sentences" in warning
+    write_text(inputs.text, make_documents(20, max_sentences=9))
+    build([inputs.text], inputs.vocabulary, inputs.folder, **options)
+    assert len(warnings) == 1
+
+
+def test_control_characters_alone_are_no_document_and_no_sample(tmp_path: Path) -> None:
+    inputs = Inputs(tmp_path, [["\x01\x02"], *DOCUMENTS[:3], ["\u200b"]])
+    with_them = inputs.build(num_shards=None)
+    write_text(inputs.text, DOCUMENTS[:3])
+    assert [sha256 for *_, sha256 in inputs.build(num_shards=None).shards] == [
+        sha256 for *_, sha256 in with_them.shards
+    ]
+
+
+def test_a_reference_build_is_resumed_file_by_file(tmp_path: Path) -> None:
+    texts = [write_text(tmp_path / f"{seed}.txt", make_documents(3, seed)) for seed in range(3)]
+    vocabulary, folder = write_words(tmp_path / "vocab.txt"), tmp_path / "data"
+    options = {"recipe": SHORT_RECIPE, "num_shards": None, "num_processes": 1, "say": lambda _: None}
+    manifest = build(texts, vocabulary, folder, **options)
+    before = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.hdf5"))]
+    write_text(texts[1], make_documents(3, 7))
+    assert build(texts, vocabulary, folder, **options) != manifest
+    after = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.hdf5"))]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
+
+
+def test_a_document_of_several_megabytes_is_taken_whole(tmp_path: Path) -> None:
+    sentences = make_documents(1, max_sentences=1)[0] * 100_000
+    inputs = Inputs(tmp_path, [["one"], sentences])
+    manifest = inputs.build(replace(SHORT_RECIPE, duplicates=1, short_share=0.0), num_shards=None)
+    num_words = sum(len(sentence.split()) + 1 for sentence in sentences)  # the full stop is one
+    assert manifest.num_samples > num_words / 32
+
+
+def test_the_command_names_the_reference_recipe_and_its_digest(inputs: Inputs) -> None:
+    options = "--recipe reference --max-length 32 --max-predictions 5 --short-share 0.3 --duplicates 2 --processes 1"
+    done = run_command("samples", inputs.text, "--vocab", inputs.vocabulary, "--out", inputs.folder, *options.split())
+    assert done.returncode == 0, done.stderr
+    assert json.loads(read_manifest(inputs.folder).recipe)["recipe"] == "reference"
+    digest = run_command("digest", inputs.folder)
+    assert digest.stdout.strip() == content_digest(inputs.folder)
+    refused = run_command(
+        "samples", inputs.text, "--vocab", inputs.vocabulary, "--out", "x", "--recipe", "reference", "--shards", 2
+    )
+    assert refused.returncode == 1
+    assert "--shards is for --recipe dealt" in refused.stderr
+
+
+def test_the_command_estimates_and_makes_nothing(inputs: Inputs) -> None:
+    done = run_command("samples", inputs.text, "--vocab", inputs.vocabulary, "--out", inputs.folder, "--estimate")
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"data: [\d,]+ bytes of text, 10 times, will make about [\d,]+ samples and [\d,]+ bytes", done.stdout
+    )
+    assert not inputs.folder.exists()
+
+
+def test_a_meter_tells_the_rate_and_the_time_left() -> None:
+    stream = io.StringIO()
+    meter = Meter("samples", 1000, "samples", stream)
+    meter.kept(200)
+    meter.done(200, 5000)
+    assert meter.line(10.0) == "samples 40%  5,000 samples  500 samples/s  0:00:30 left"
+    meter.close()
+    assert stream.getvalue() == ""  # not a terminal, and not yet time

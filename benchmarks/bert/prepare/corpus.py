@@ -92,20 +92,58 @@ def write_corpus(path: Path, documents: Iterable[Document]) -> None:
 
 def read_corpus(paths: Iterable[Path]) -> Iterator[Document]:
     """Documents of plain-text files. Lines are stripped; empty documents are left out."""
-    for path in paths:
+    for document, *_ in read_places(paths):
+        yield document
+
+
+def read_places(paths: Iterable[Path]) -> Iterator[tuple[Document, int, int, int]]:
+    """Documents of plain-text files, and where each stands: number of the file, first byte, byte after the last."""
+    for number, path in enumerate(paths):
         document: Document = []
-        try:
-            # Lines end at \n alone: a form feed or a line separator inside a sentence is white space to BERT.
-            lines = path.read_bytes().decode("utf-8").split("\n")
-        except OSError as error:
-            raise CorpusError(f"{path}: cannot read the text ({error.strerror})") from error
-        except UnicodeDecodeError as error:
-            raise CorpusError(f"{path}: not UTF-8 at byte {error.start}; convert it, for example with iconv") from error
-        for line in lines:
+        first = after = 0
+        for start, stop, line in read_lines(path):
             if sentence := line.strip():
+                if not document:
+                    first = start
                 document.append(sentence)
+                after = stop
             elif document:
-                yield document
+                yield document, number, first, after
                 document = []
         if document:
+            yield document, number, first, after
+
+
+def read_lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int, str]]:
+    """First byte, byte after the last, and text of each line that begins before `stop`, without its line end.
+
+    Lines end at \\n alone: a form feed or a line separator inside a sentence is white space to BERT.
+    """
+    place = start
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            for raw in file:
+                yield place, place + len(raw), raw.removesuffix(b"\n").decode("utf-8")
+                place += len(raw)
+                if stop is not None and place >= stop:
+                    return
+    except OSError as error:
+        raise CorpusError(f"{path}: cannot read the text ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{path}: not UTF-8 at byte {place + error.start}; convert it, for example with iconv"
+        ) from error
+
+
+def read_as_reference(path: Path) -> Iterator[Document]:
+    """Documents of one file as the reference reads it: carriage returns are dropped wherever they stand."""
+    document: Document = []
+    for _, _, line in read_lines(path):
+        if (sentence := line.replace("\r", "")).strip():
+            document.append(sentence)
+        elif document:
             yield document
+            document = []
+    if document:
+        yield document

@@ -1,18 +1,29 @@
 """Documents of token ids in, masked samples out: BERT's sentence-pair and masking recipe.
 
-The draws follow the reference's order on Python's `random`, so that the same documents, vocabulary and
-seed give the reference's samples token for token (docs/data.md names the digest that shows it).
+The draws follow the reference's order on Python's `random`, so that the same documents, vocabulary and seed give the
+reference's samples token for token (docs/prepare.md names the digest that shows it). A sample is drawn as two ranges of
+the text and its predictions, and becomes tokens only when it is written: the samples of a text take little more memory
+than their predictions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+
+import numpy as np
+
+from benchmarks.bert.data.shards import SampleArrays
+from benchmarks.bert.prepare.draws import below, heads, shuffle_front
 
 Encoded = list[list[int]]  # one document: ids of its sentences
 
 _SPECIAL = 3  # [CLS] A [SEP] B [SEP]
+_BATCH = 1 << 12  # samples whose predictions are sorted at once; a sample's number within it takes 16 bits
+_MOST_PREDICTIONS = 160_000_000  # of one shard: below 2 GiB of memory
 
 
 @dataclass(frozen=True)
@@ -36,12 +47,31 @@ class Recipe:
         if self.duplicates < 1:
             raise ValueError(f"duplicates is {self.duplicates}, must be at least 1")
 
+    def num_predictions(self, length: int) -> int:
+        """Masked places of a sample; round() takes halves to the even number, as the reference's does."""
+        return min(self.max_predictions, max(1, round(length * self.masked_share)), length - _SPECIAL)
+
 
 @dataclass(frozen=True)
 class SpecialIds:
     cls: int
     sep: int
     mask: int
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """Documents as three flat arrays; no sentence and no document is empty."""
+
+    tokens: np.ndarray  # uint16, every sentence's ids end to end
+    sentence_offsets: (
+        np.ndarray
+    )  # int64, sentences + 1; sentence i is tokens[sentence_offsets[i]:sentence_offsets[i+1]]
+    document_offsets: np.ndarray  # int64, documents + 1; document i has the sentences from document_offsets[i] on
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.document_offsets) - 1
 
 
 @dataclass(frozen=True)
@@ -53,98 +83,266 @@ class Sample:
     is_random_next: bool
 
 
+@dataclass(frozen=True)
+class DrawnSamples:
+    """n samples, drawn but not yet written out: row i is the `order[i]`-th that was drawn."""
+
+    text: TokenizedText
+    special: SpecialIds
+    order: np.ndarray  # int64 (n,)
+    spans: np.ndarray  # int64 (n, 4): where A begins in text.tokens and its size, the same of B
+    nsp: np.ndarray  # uint8 (n,)
+    mlm_offsets: np.ndarray  # int64 (n + 1,), by draw
+    mlm_positions: np.ndarray  # uint16, by draw, ascending within a sample
+    mlm_ids: np.ndarray  # uint16, the tokens that stood there
+    mlm_shown: np.ndarray  # uint16, the tokens that stand there now
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each row, int64."""
+        return (self.spans[:, 1] + self.spans[:, 3] + _SPECIAL)[self.order]
+
+    @property
+    def token_offsets(self) -> np.ndarray:
+        return _offsets(self.lengths)
+
+    @property
+    def row_mlm_offsets(self) -> np.ndarray:
+        return _offsets(np.diff(self.mlm_offsets)[self.order])
+
+    def rows(self, start: int, stop: int) -> SampleArrays:
+        """Rows from `start` to before `stop`, as the arrays that a shard stores."""
+        order = self.order[start:stop]
+        sizes = np.diff(self.mlm_offsets)[order]
+        spans = self.spans[order]
+        return SampleArrays(
+            tokens=self.tokens(start, stop),
+            token_offsets=_offsets(spans[:, 1] + spans[:, 3] + _SPECIAL),
+            boundary=self.boundary(start, stop),
+            mlm_positions=self.predictions(self.mlm_positions, start, stop),
+            mlm_ids=self.predictions(self.mlm_ids, start, stop),
+            mlm_offsets=_offsets(sizes),
+            nsp=self.nsp[order],
+        )
+
+    def boundary(self, start: int, stop: int) -> np.ndarray:
+        return (self.spans[self.order[start:stop], 1] + 2).astype(np.uint16)
+
+    def predictions(self, by_draw: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """What `by_draw` (`mlm_positions`, `mlm_ids` or `mlm_shown`) holds for the rows from `start` to `stop`."""
+        order = self.order[start:stop]
+        return by_draw[_ragged(self.mlm_offsets[order], self.mlm_offsets[order + 1] - self.mlm_offsets[order])]
+
+    def tokens(self, start: int, stop: int) -> np.ndarray:
+        """Tokens of the rows from `start` to `stop`, end to end, uint16."""
+        order = self.order[start:stop]
+        text = self.text.tokens.data.cast("B")
+        cls, sep = (np.uint16(token).tobytes() for token in (self.special.cls, self.special.sep))
+        parts: list[bytes | memoryview] = []
+        for a, a_size, b, b_size in (2 * self.spans[order]).tolist():
+            parts += cls, text[a : a + a_size], sep, text[b : b + b_size], sep
+        tokens = np.frombuffer(bytearray(b"".join(parts)), np.uint16)
+        first = _offsets(self.spans[order, 1] + self.spans[order, 3] + _SPECIAL)[:-1]
+        places = self.predictions(self.mlm_positions, start, stop)
+        sizes = self.mlm_offsets[order + 1] - self.mlm_offsets[order]
+        tokens[first.repeat(sizes) + places] = self.predictions(self.mlm_shown, start, stop)
+        return tokens
+
+
+def flatten(documents: Sequence[Encoded]) -> TokenizedText:
+    """Documents given as lists, as flat arrays. They must hold no empty document or sentence."""
+    sentences = [sentence for document in documents for sentence in document]
+    return TokenizedText(
+        np.array([token for sentence in sentences for token in sentence], np.uint16),
+        _offsets(np.array([len(sentence) for sentence in sentences], np.int64)),
+        _offsets(np.array([len(document) for document in documents], np.int64)),
+    )
+
+
 def make_samples(documents: list[Encoded], recipe: Recipe, special: SpecialIds, num_vocabulary: int) -> list[Sample]:
-    """All samples of one part of the corpus, shuffled. `documents` must hold no empty document or sentence."""
-    rng = Random(recipe.seed)
-    documents = list(documents)
-    rng.shuffle(documents)
-    samples = [
-        _mask(tokens, boundary, is_random_next, recipe, special, num_vocabulary, rng)
-        for _ in range(recipe.duplicates)
-        for index in range(len(documents))
-        for tokens, boundary, is_random_next in _pairs(documents, index, recipe, special, rng)
+    """All samples of one part of the corpus, as lists: for tests and for looking at them."""
+    drawn = draw_samples(flatten(documents), recipe, special, num_vocabulary)
+    arrays = drawn.rows(0, len(drawn))
+    return [
+        Sample(
+            arrays.tokens[slice(*arrays.token_offsets[row : row + 2])].tolist(),
+            int(arrays.boundary[row]),
+            arrays.mlm_positions[slice(*arrays.mlm_offsets[row : row + 2])].tolist(),
+            arrays.mlm_ids[slice(*arrays.mlm_offsets[row : row + 2])].tolist(),
+            bool(arrays.nsp[row]),
+        )
+        for row in range(len(arrays))
     ]
-    rng.shuffle(samples)
-    return samples
+
+
+def draw_samples(text: TokenizedText, recipe: Recipe, special: SpecialIds, num_vocabulary: int) -> DrawnSamples:
+    """All samples of one part of the corpus, shuffled."""
+    rng = Random(recipe.seed)
+    documents = list(range(text.num_documents))
+    rng.shuffle(documents)
+    predictions = _Predictions(text, recipe, special, num_vocabulary, rng)
+    spans, nsp = array("q"), array("B")
+    for a, a_size, b, b_size, is_random_next in _pairs(text, documents, recipe, rng):
+        spans.extend((a, a_size, b, b_size))
+        nsp.append(is_random_next)
+        predictions.draw(a, a_size, b, b_size)
+    order = list(range(len(nsp)))
+    rng.shuffle(order)
+    return DrawnSamples(
+        text,
+        special,
+        np.array(order, np.int64),
+        np.frombuffer(spans, np.int64).reshape(-1, 4),
+        np.frombuffer(nsp, np.uint8),
+        *predictions.arrays(),
+    )
 
 
 def _pairs(
-    documents: list[Encoded], index: int, recipe: Recipe, special: SpecialIds, rng: Random
-) -> Iterator[tuple[list[int], int, bool]]:
-    """Cut a document into chunks of about the target length, and each chunk into A and (the true or a random) B."""
-    document = documents[index]
+    text: TokenizedText, documents: list[int], recipe: Recipe, rng: Random
+) -> Iterator[tuple[int, int, int, int, bool]]:
+    """Cut each document into chunks of about the target length, and each chunk into A and (the true or a random) B.
+
+    Yields where A begins in the text and its size, the same of B, and whether B is a random one. The caller draws the
+    sample's predictions before it asks for the next pair: both take from the same generator.
+    """
+    random, bits = rng.random, rng.getrandbits
+    ends: list[int] = text.sentence_offsets.tolist()
+    bounds = text.document_offsets.tolist()
+    firsts = [bounds[document] for document in documents]
+    stops = [bounds[document + 1] for document in documents]
     max_tokens = recipe.max_length - _SPECIAL
-    target = max_tokens
-    if rng.random() < recipe.short_share:
-        target = rng.randint(2, max_tokens)
-    start = 0
-    while start < len(document):
-        stop, length = start, 0
-        while stop < len(document) and length < target:
-            length += len(document[stop])
-            stop += 1
-        a_stop = start + (rng.randint(1, stop - start - 1) if stop - start >= 2 else 1)
-        a = [token for sentence in document[start:a_stop] for token in sentence]
-        # One sentence has no true continuation inside its chunk.
-        is_random_next = stop - start == 1 or rng.random() < 0.5
-        if is_random_next:
-            b = _random_continuation(documents, index, target - len(a), rng)
-            stop = a_stop  # the chunk's unused sentences start the next chunk
-        else:
-            b = [token for sentence in document[a_stop:stop] for token in sentence]
-        a, b = _truncate(a, b, max_tokens, rng)
-        yield [special.cls, *a, special.sep, *b, special.sep], len(a) + 2, is_random_next
-        start = stop
+    for _ in range(recipe.duplicates):
+        for index in range(len(documents)):
+            target = max_tokens
+            if random() < recipe.short_share:
+                target = 2 + below(max_tokens - 1, bits)
+            start, end = firsts[index], stops[index]
+            while start < end:
+                stop = min(end, bisect_left(ends, ends[start] + target, start + 1, end))
+                a_stop = start + 1 + (below(stop - start - 1, bits) if stop - start >= 2 else 0)
+                a, a_size = ends[start], ends[a_stop] - ends[start]
+                # One sentence has no true continuation inside its chunk.
+                is_random_next = stop - start == 1 or random() < 0.5
+                if is_random_next:
+                    for _ in range(10):  # the reference gives up after ten draws of the document itself
+                        other = below(len(documents), bits)
+                        if other != index:
+                            break
+                    first = firsts[other] + below(stops[other] - firsts[other], bits)
+                    b = ends[first]
+                    last = bisect_left(ends, b + target - a_size, first + 1, stops[other])
+                    b_size = ends[min(last, stops[other])] - b
+                    stop = a_stop  # the chunk's unused sentences start the next chunk
+                else:
+                    b, b_size = ends[a_stop], ends[stop] - ends[a_stop]
+                if a_size + b_size > max_tokens:
+                    a, a_size, b, b_size = _truncate(a, a_size, b, b_size, max_tokens, rng)
+                yield a, a_size, b, b_size, is_random_next
+                start = stop
 
 
-def _random_continuation(documents: list[Encoded], index: int, target: int, rng: Random) -> list[int]:
-    """Whole sentences of another document from a random place on, until `target` tokens are reached."""
-    for _ in range(10):  # the reference gives up after ten draws of the document itself
-        other = rng.randint(0, len(documents) - 1)
-        if other != index:
-            break
-    tokens: list[int] = []
-    for sentence in documents[other][rng.randint(0, len(documents[other]) - 1) :]:
-        tokens += sentence
-        if len(tokens) >= target:
-            break
-    return tokens
+def _truncate(a: int, a_size: int, b: int, b_size: int, max_tokens: int, rng: Random) -> tuple[int, int, int, int]:
+    """Shorten the longer of the two (B, if none is) by one token at a time, at its front or its back by a fair coin."""
+    surplus = a_size + b_size - max_tokens
+    level = min(surplus, abs(a_size - b_size))  # so many go from the longer; then B and A take turns
+    longer = sum(heads(level, rng))
+    b_front, a_front = heads(surplus - level, rng)
+    b_cut, a_cut = (surplus - level + 1) // 2, (surplus - level) // 2
+    if a_size > b_size:
+        a_front, a_cut = a_front + longer, a_cut + level
+    else:
+        b_front, b_cut = b_front + longer, b_cut + level
+    return a + a_front, a_size - a_cut, b + b_front, b_size - b_cut
 
 
-def _truncate(a: list[int], b: list[int], max_tokens: int, rng: Random) -> tuple[list[int], list[int]]:
-    """Shorten the longer of the two by one token at a time, at its front or its back by a fair coin."""
-    bounds = [[0, len(a)], [0, len(b)]]
-    sizes = [len(a), len(b)]
-    while sizes[0] + sizes[1] > max_tokens:
-        longer = 0 if sizes[0] > sizes[1] else 1
-        if rng.random() < 0.5:
-            bounds[longer][0] += 1
-        else:
-            bounds[longer][1] -= 1
-        sizes[longer] -= 1
-    return a[slice(*bounds[0])], b[slice(*bounds[1])]
+class _Predictions:
+    """Draws the masked places of one sample after the other: 80 % become [MASK], 10 % stay, 10 % a random entry."""
+
+    def __init__(
+        self, text: TokenizedText, recipe: Recipe, special: SpecialIds, num_vocabulary: int, rng: Random
+    ) -> None:
+        self._text = text
+        self._mask = special.mask
+        self._num_vocabulary = num_vocabulary
+        self._random, self._bits = rng.random, rng.getrandbits
+        self._counts = [0] * _SPECIAL + [recipe.num_predictions(n) for n in range(_SPECIAL, recipe.max_length + 1)]
+        self._places = list(range(recipe.max_length))
+        self._sizes = array("q")
+        self._done: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._num_done = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pairs: list[tuple[int, int, int]] = []  # A's start, A's size, B's start
+        self._positions = array("H")  # in the order of the draws
+        self._random_at: list[int] = []  # which of them show a random entry,
+        self._random_ids: list[int] = []  # namely these,
+        self._kept_at: list[int] = []  # and which their own
+
+    def draw(self, a: int, a_size: int, b: int, b_size: int) -> None:
+        random = self._random
+        places = self._places[1 : a_size + 1] + self._places[a_size + 2 : a_size + b_size + 2]
+        count = self._counts[len(places) + _SPECIAL]
+        shuffle_front(places, count, self._bits)
+        first = len(self._positions)
+        self._positions.extend(places[:count])
+        for at in range(first, first + count):
+            if random() >= 0.8:
+                if random() < 0.5:
+                    self._kept_at.append(at)
+                else:
+                    self._random_at.append(at)
+                    self._random_ids.append(below(self._num_vocabulary, self._bits))
+        self._sizes.append(count)
+        self._pairs.append((a, a_size, b))
+        if len(self._pairs) == _BATCH:
+            self._flush()
+            num_done = self._num_done + 16 * len(self._sizes)  # a sample itself takes the room of some 16 predictions
+            if num_done > _MOST_PREDICTIONS:
+                raise ValueError(
+                    f"after {len(self._sizes):,} samples the samples of one shard do not fit 2 GiB of memory; "
+                    "make more shards (--shards), or cut the text file into several"
+                )
+
+    def _flush(self) -> None:
+        """Put each sample's predictions into the order of their places, and look up what stood there."""
+        sizes = np.frombuffer(self._sizes, np.int64)[len(self._sizes) - len(self._pairs) :]
+        rows = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
+        positions = np.frombuffer(self._positions, np.uint16).astype(np.uint64)
+        a, a_size, b = np.array(self._pairs, np.int64).reshape(-1, 3).T
+        shown = np.full(len(positions), self._mask, np.uint64)
+        shown[self._random_at] = self._random_ids
+        kept = np.zeros(len(positions), np.uint64)
+        kept[self._kept_at] = 1
+        ordered = np.sort(rows << 33 | positions << 17 | kept << 16 | shown).astype(np.int64)
+        places = ordered >> 17 & 0xFFFF
+        # After [CLS], A; after A and [SEP], B.
+        origin = np.where(places > a_size.repeat(sizes) + 1, (b - a_size - 2).repeat(sizes), (a - 1).repeat(sizes))
+        ids = self._text.tokens[origin + places]
+        now = np.where(ordered >> 16 & 1, ids, ordered & 0xFFFF)
+        self._done.append((places.astype(np.uint16), ids, now.astype(np.uint16)))
+        self._num_done += len(places)
+        self._begin()
+
+    def arrays(self) -> Iterator[np.ndarray]:
+        """Offsets, positions, ids and shown ids of all samples in the order in which they were drawn."""
+        self._flush()
+        yield _offsets(np.frombuffer(self._sizes, np.int64))
+        columns = [list(column) for column in zip(*self._done, strict=True)]
+        self._done.clear()
+        while columns:  # each column's parts are given up as soon as they are one array
+            yield np.concatenate(columns.pop(0))
 
 
-def _mask(
-    tokens: list[int],
-    boundary: int,
-    is_random_next: bool,
-    recipe: Recipe,
-    special: SpecialIds,
-    num_vocabulary: int,
-    rng: Random,
-) -> Sample:
-    """Choose the predictions; 80 % become [MASK], 10 % stay, 10 % become a random entry of the vocabulary."""
-    candidates = [place for place, token in enumerate(tokens) if token != special.cls and token != special.sep]
-    rng.shuffle(candidates)
-    # round() takes halves to the even number, as the reference's does.
-    num_predictions = min(recipe.max_predictions, max(1, round(len(tokens) * recipe.masked_share)))
-    positions = candidates[:num_predictions]
-    masked = list(tokens)
-    for place in positions:
-        if rng.random() < 0.8:
-            masked[place] = special.mask
-        elif rng.random() >= 0.5:
-            masked[place] = rng.randint(0, num_vocabulary - 1)
-    positions.sort()
-    return Sample(masked, boundary, positions, [tokens[place] for place in positions], is_random_next)
+def _offsets(sizes: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
+def _ragged(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Indices of the ranges that begin at `starts` and have `sizes`, end to end."""
+    before = np.cumsum(sizes) - sizes
+    return np.arange(sizes.sum()) + np.repeat(starts - before, sizes)
