@@ -8,6 +8,8 @@ export RANKS_PER_NODE=8 # GPUs of a DGX A100, H100 or H200
 export DEVICE=cuda
 export CLEAR_CACHES=1 # training rules: flush the page caches before a run; needs root, the log says whether it worked
 
+export DATA_CHECK=headers # every rank would read the whole data in the clock; `prepare check` has done it before
+
 export MAX_LENGTH=512 # training rules, BERT
 
 export NUM_LAYERS=24 # BERT-large: training rules

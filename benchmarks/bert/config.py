@@ -35,6 +35,8 @@ FUSIONS = ("auto", "eager", "compiled")
 LAST_LAYERS = ("only_read", "whole")
 INITIALISATIONS = ("standard", "relative_offset")
 INITIAL_PARTS = ("all", "encoder")
+DATA_CHECKS = ("content", "headers")
+RESUME_WORLDS = ("same", "any")
 RESUMES = ("no", "if_any", "yes")
 NONE = Path("none")
 MAX_SEED = 2**31 - 1
@@ -42,7 +44,17 @@ MAX_SEED = 2**31 - 1
 _OF_ONE_NODE = ("CLEAR_CACHES", "CACHES_CLEARED", "RESULT_FILE")
 # What no step's arithmetic depends on (of the data its content counts, of the schedule DECAY_STEPS): a run may go on
 # from its checkpoint with other values of these. SEED is compared by itself.
-_NOT_OF_STEPS = {"DATA_DIR", "RULESET", "COLLECTIVE_TIMEOUT_S", "BINDING", "MAX_STEPS", "RESUME", "SEED"}
+_NOT_OF_STEPS = {
+    "DATA_DIR",
+    "DATA_CHECK",
+    "RULESET",
+    "COLLECTIVE_TIMEOUT_S",
+    "BINDING",
+    "MAX_STEPS",
+    "RESUME",
+    "RESUME_WORLD",
+    "SEED",
+}
 _NOT_OF_STEPS_PREFIXES = ("SUBMISSION_", "EVAL_", "TARGET_", "CHECKPOINT_", "INITIAL_")
 
 # Only values that mean to the shell what they say: unquoted, nothing that it would expand, split or run.
@@ -109,6 +121,7 @@ class Config:
     caches_cleared: bool = _var(False, "whether this node's launcher did drop them; set by run_and_time.sh")
     # Data
     data_dir: Path = _var(Path("data/kjv"), "folder with vocab.txt, train/ and eval/")
+    data_check: str = _var("content", "what a shard is checked by when it is first read from", _one_of(DATA_CHECKS))
     result_file: Path = _var(Path("results/result_0.txt"), "the MLPerf log to write; must not exist")
     max_length: int = _var(512, "longest sample, tokens", _between(8, 65536))
     loading: str = _var("stratified_presort", "how samples are drawn and dealt", _one_of(STRATEGIES))
@@ -164,6 +177,9 @@ class Config:
     checkpoint_interval_steps: int = _var(0, "steps between checkpoints; 0 keeps none", _least(0))
     checkpoint_keep: int = _var(2, "how many of the newest to keep", _least(1))
     resume: str = _var("no", "continue from the newest checkpoint", _one_of(RESUMES))
+    resume_world: str = _var(
+        "same", "any goes on with other ranks too, of the same global batch; not bit for bit", _one_of(RESUME_WORLDS)
+    )
     # Trial
     seed: int = _var(-1, "of this trial; -1 draws one from the operating system", _between(-1, MAX_SEED + 1))
 

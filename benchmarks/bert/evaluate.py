@@ -21,8 +21,8 @@ from benchmarks.bert.comm.group import process_group
 from benchmarks.bert.complaint import FAILED, REFUSED, complain
 from benchmarks.bert.config import Config, load
 from benchmarks.bert.data.batch import PackedBatch
-from benchmarks.bert.data.dataset import check_lengths, count_vocabulary, read_data_set
-from benchmarks.bert.data.loader import SampleStore
+from benchmarks.bert.data.dataset import check_lengths, check_shards, count_vocabulary, read_data_set
+from benchmarks.bert.data.store import SampleStore
 from benchmarks.bert.loss import num_correct
 from benchmarks.bert.refusals import REFUSALS
 from benchmarks.bert.trainer import choose_device, choose_precision, initial_model
@@ -92,12 +92,20 @@ def initial_accuracy(config: Config, world: World, device: torch.device) -> floa
     """Of the weights that a run of this configuration starts from; all ranks share the work."""
     held_out = read_data_set(config.data_dir / "eval")
     check_lengths(held_out, config.max_length)
+    check_shards(held_out, range(len(held_out.lengths)))
     num_vocabulary = count_vocabulary(config.data_dir / "vocab.txt", held_out)
     torch.manual_seed(max(0, config.seed))  # alike on all ranks, for weights that are drawn
     model = initial_model(config, device, num_vocabulary, is_reader=True).to(device)
     share = deal_evaluation(held_out.lengths, world.rank, world.num_ranks)
-    batches = evaluation_batches(held_out.open(config.max_length), share, config.eval_batch_size, device)
+    batches = evaluation_batches(held_out.open(config.data_check), share, config.eval_batch_size, device)
     return masked_lm_accuracy(model, batches, choose_precision(config.precision, device), device)
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
+    return value
 
 
 def main() -> int:
@@ -106,9 +114,9 @@ def main() -> int:
         prog="python -m benchmarks.bert.evaluate",
         description="Masked-LM accuracy of the weights that the environment's configuration starts from.",
     )
-    parser.add_argument("--expect", type=float, metavar="ACCURACY", help="fail if it is another one")
+    parser.add_argument("--expect", type=_share, metavar="ACCURACY", help="fail if it is another one")
     parser.add_argument(
-        "--within", type=float, default=0.0005, help="how far from --expect is still right (%(default)s)"
+        "--within", type=_share, default=0.0005, help="how far from --expect is still right (%(default)s)"
     )
     options = parser.parse_args()
     try:
@@ -123,7 +131,7 @@ def main() -> int:
         print(
             f"masked-LM accuracy {accuracy:.5f} of INITIAL_CHECKPOINT={config.initial_checkpoint}, {config.precision}"
         )
-    if options.expect is not None and abs(accuracy - options.expect) > options.within:
+    if options.expect is not None and not abs(accuracy - options.expect) <= options.within:
         return complain(
             f"expected {options.expect} within {options.within}: weights, evaluation data, vocabulary or sizes of the "
             "model are not those that it is known for",

@@ -7,7 +7,7 @@ from benchmarks.bert.config import ConfigError
 from benchmarks.bert.data.manifest import ManifestError
 from benchmarks.bert.data.plan import PlanError
 from benchmarks.bert.data.shards import ShardError
-from benchmarks.bert.model.attention import AttentionError
+from benchmarks.bert.model.attention import KernelError
 from benchmarks.bert.weights import WeightsError
 from benchmarks.bert.world import WorldError
 
@@ -17,7 +17,8 @@ REFUSALS = (
     ManifestError,
     ShardError,
     PlanError,
-    AttentionError,
+    KernelError,
     WeightsError,
     CheckpointError,
 )
+REFUSAL_NAMES = frozenset(each.__name__ for each in REFUSALS)

@@ -23,18 +23,20 @@ from benchmarks.bert.comm.group import (
 )
 from benchmarks.bert.complaint import FAILED, REFUSED, complain, describe
 from benchmarks.bert.config import Config, load
+from benchmarks.bert.data.ahead import read_ahead
 from benchmarks.bert.data.batch import pad_tail
-from benchmarks.bert.data.dataset import check_lengths, count_vocabulary, read_data_set
+from benchmarks.bert.data.dataset import check_lengths, check_shards, count_vocabulary, read_data_set
 from benchmarks.bert.data.deal import token_work
 from benchmarks.bert.data.loader import as_packed, micro_batches
-from benchmarks.bert.data.plan import Layout, Planner, plan_steps
+from benchmarks.bert.data.manifest import samples_of_node
+from benchmarks.bert.data.plan import STRATEGIES, Layout, Planner, plan_steps
 from benchmarks.bert.data.strata import Strata
 from benchmarks.bert.evaluate import EvaluationSet, deal_evaluation, evaluation_batches
 from benchmarks.bert.judge import Judge
 from benchmarks.bert.model.graphs import graph_sizes
 from benchmarks.bert.progress import Progress, Silent
 from benchmarks.bert.record import record_cache_clear, record_hyperparameters, record_submission, record_weights
-from benchmarks.bert.refusals import REFUSALS
+from benchmarks.bert.refusals import REFUSAL_NAMES, REFUSALS
 from benchmarks.bert.shutdown import Interrupted, end_with_parent, interruptible, signals_first
 from benchmarks.bert.stepclock import StepClock
 from benchmarks.bert.trainer import build_trainer, choose_device
@@ -70,7 +72,7 @@ def main() -> int:
         status = 128 + signal.number
         return complain(f"rank 0: stopped by {signal}", status) if world.is_main else status
     except OtherRankError as error:  # the other one says why
-        return REFUSED if isinstance(error.__cause__, REFUSALS) else FAILED
+        return REFUSED if isinstance(error.__cause__, REFUSALS) or error.kind in REFUSAL_NAMES else FAILED
     except REFUSALS as error:
         return complain(error, REFUSED)
     except Exception as error:  # a fault of the code or the machine; the log has its stop
@@ -95,6 +97,9 @@ def run(
         for data in (training, held_out):
             check_lengths(data, config.max_length)
         check_agreement([config.common(), training.manifest, held_out.manifest, np.__version__, torch.__version__])
+        own_nodes = (world.node, config.num_nodes) if STRATEGIES[config.loading].promises.node_local else (0, 1)
+        check_shards(training, samples_of_node(len(training.lengths), *own_nodes))
+        check_shards(held_out, range(len(held_out.lengths)))
         planner = Planner(
             training.lengths,
             Layout(config.num_nodes, config.ranks_per_node, config.batch_size),
@@ -131,16 +136,19 @@ def run(
         clock = StepClock(device)
         # Only from here on are samples touched, and only here is their order drawn.
         evaluation = EvaluationSet(
-            lambda: evaluation_batches(held_out.open(config.max_length), share, config.eval_batch_size, device)
+            lambda: evaluation_batches(held_out.open(config.data_check), share, config.eval_batch_size, device)
         )
+        store = training.open(config.data_check)
         steps = micro_batches(
-            training.open(config.max_length),
-            plan_steps(planner, seed=seed, rank=world.rank, start=start.step),
+            store,
+            read_ahead(plan_steps(planner, seed=seed, rank=world.rank, start=start.step), store.prefetch),
             num_micro_batches=config.gradient_accumulation_steps,
             device=device,
             finish=partial(pad_tail, multiple=config.max_length) if config.cuda_graphs else as_packed,
         )
         start.announce(log, outcome, config, trainer)
+        if outcome.invalid:
+            progress.say(f"warning: {outcome.invalid}")
         judge = Judge(config, trainer, evaluation, log, outcome, progress, clock)
         for step, batches in zip(range(start.step + 1, config.max_steps + 1), steps, strict=False):
             check_signals()

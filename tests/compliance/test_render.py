@@ -35,7 +35,8 @@ def run_of(number=0, **fields):
     curve = tuple(Evaluation(20.0 * i, 4_000 * i, 0.4 * (1 - math.exp(-i / 2))) for i in range(1, 7))
     values = {
         "path": path, "findings": (), "official": "pass", "official_shipped": "pass", "benchmark": "bert",
-        "division": "open", "organisation": "Us", "platform": "CPU_1x2", "status": "success", "seed": 100 + number,
+        "division": "open", "organisation": "Us", "platform": "CPU_1x2", "status": "success", "resumed": False,
+        "seed": 100 + number,
         "batch": 16, "minutes": 2.22 + 0.01 * number, "init_s": 1.0, "samples": 35_200, "samples_from": "train_samples",
         "accuracy": 0.3915, "target": 0.39, "evaluations": curve, "eval_share": 0.04, "startup_s": 3.0,
     }  # fmt: skip

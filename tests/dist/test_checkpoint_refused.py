@@ -197,7 +197,7 @@ def another_torch() -> Callable[[], None]:
         ({"OPTIMIZER": "lamb"}, "OPTIMIZER was adam, is now lamb"),
         ({"LEARNING_RATE": "1e-2"}, "LEARNING_RATE was 0.003, is now 0.01"),
         ({"SEED": "8"}, "SEED was 7, is now 8"),
-        ({"num_ranks": 1}, "RANKS_PER_NODE was 2, is now 1"),
+        ({"num_ranks": 1, "BATCH_SIZE": "64"}, "BATCH_SIZE was 32, is now 64; RANKS_PER_NODE was 2, is now 1"),
         ({"hook": two_threads}, "threads was 1, is now 2"),
         ({"hook": another_torch}, f"torch was {torch.__version__}, is now 1.0"),
     ],
@@ -272,6 +272,33 @@ def test_resume_no_wants_an_empty_folder_and_yes_one_that_is_not(
     assert not (copied / "result.txt").exists()
 
 
+def test_a_run_that_is_done_is_refused(data: Path, copied: Path) -> None:
+    ranks = trial(data, copied, RESUME="if_any", MAX_STEPS=str(NEWEST))
+    assert statuses(ranks) == [2, 2]
+    (error,) = errors(ranks)
+    assert "step_00000004: MAX_STEPS=4 are done; raise it" in error
+    assert not (copied / "result.txt").exists()
+
+
+def rank_1_elsewhere() -> Callable[[], None]:
+    if os.environ["RANK"] == "1":
+        os.chdir("elsewhere")
+    return lambda: None
+
+
+def test_a_folder_that_not_all_ranks_share_is_refused(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of nodes that each have a disk of their own under one path."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    ranks = trial(data, tmp_path, CHECKPOINT_DIR="checkpoints", hook=rank_1_elsewhere)
+    assert statuses(ranks) == [2, 2]
+    (error,) = errors(ranks)
+    assert "ranks [1] see another folder there than rank 0" in error
+    assert not (tmp_path / "result.txt").exists()
+
+
 def test_if_any_starts_afresh_where_there_is_none(data: Path, tmp_path: Path) -> None:
     ranks = trial(data, tmp_path, RESUME="if_any", MAX_STEPS="2")
     assert statuses(ranks) == [1, 1]
@@ -289,7 +316,7 @@ def test_a_folder_that_a_living_run_holds_is_refused_to_a_second_one(data: Path,
     assert not (copied / "result.txt").exists()
     assert contents(copied / "checkpoints") == before
     os.close(held)
-    assert statuses(trial(data, copied, RESUME="yes", MAX_STEPS=str(NEWEST))) == [1, 1]
+    assert statuses(trial(data, copied, RESUME="yes", MAX_STEPS=str(NEWEST + 2))) == [1, 1]
 
 
 @pytest.mark.parametrize("below", [".", "below"])

@@ -201,16 +201,18 @@ def test_before_run_start_only_metadata_is_opened(data: Path, tmp_path: Path) ->
         assert ".hdf5" in late
 
 
-def test_no_shard_is_needed_before_run_start(data: Path, tmp_path: Path) -> None:
+def test_no_shard_is_read_before_run_start(data: Path, tmp_path: Path) -> None:
     without = tmp_path / "data"
-    shutil.copytree(data, without, ignore=shutil.ignore_patterns("*.hdf5"))
+    shutil.copytree(data, without)
+    for shard in without.rglob("*.hdf5"):
+        shard.write_bytes(b"")
     ranks = trial(without, tmp_path / "result.txt")
     assert [status for status, *_ in ranks] == [2, 2]
     records = read_records(tmp_path / "result.txt")
     keys = [record.key for record in records]
     assert keys.index("init_stop") < keys.index("run_start") < keys.index("run_stop")
     assert records[-1].metadata["status"] == "aborted"
-    assert "no such shard" in records[-1].metadata["reason"]
+    assert "an empty file, not a shard" in records[-1].metadata["reason"]
 
 
 @pytest.mark.parametrize("what", ["DATA_DIR", "LEARNING_RATE"])

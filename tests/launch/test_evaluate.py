@@ -64,9 +64,18 @@ def test_another_accuracy_than_expected_is_a_failure(data: Path, weights: Path) 
     assert err.startswith("error: expected 0.34085 within 0.0005: ")
 
 
+@pytest.mark.parametrize("options", [("--expect", "nan"), ("--expect", "0.5", "--within", "nan"), ("--within", "-1")])
+def test_an_expectation_that_nothing_can_miss_is_refused(data: Path, weights: Path, options: tuple[str, ...]) -> None:
+    status, out, err = evaluate(data, *options, INITIAL_CHECKPOINT=str(weights))
+    assert (status, out) == (2, "")
+    assert "is not from 0 to 1" in err
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
+        ({"CUDA_GRAPHS": "1"}, "CUDA_GRAPHS=1 needs"),
+        ({"FUSION": "compiled", "CXX": "none", "PATH": "/nonexistent"}, "FUSION=compiled needs a C++ compiler"),
         ({"INITIAL_CHECKPOINT": "nowhere.pt"}, "nowhere.pt"),
         ({"HIDDEN_SIZE": "64"}, "HIDDEN_SIZE"),
         ({"DATA_DIR": "nowhere"}, "no such data folder"),

@@ -44,6 +44,7 @@ EXAMPLES: dict[str, tuple[str, object, list[str]]] = {
     "CLEAR_CACHES": ("1", True, ["yes", "true", "2", ""]),
     "CACHES_CLEARED": ("1", True, ["yes", "True", ""]),
     "DATA_DIR": ("/x y", Path("/x y"), [""]),
+    "DATA_CHECK": ("headers", "headers", ["none", ""]),
     "RESULT_FILE": ("r/1.txt", Path("r/1.txt"), [""]),
     "MAX_LENGTH": ("128", 128, ["7", "65536", "1e3"]),
     "LOADING": ("global_presort", "global_presort", ["sorted", "stratified-presort", ""]),
@@ -90,6 +91,7 @@ EXAMPLES: dict[str, tuple[str, object, list[str]]] = {
     "CHECKPOINT_INTERVAL_STEPS": ("100", 100, ["-1", "1e2"]),
     "CHECKPOINT_KEEP": ("5", 5, ["0", "all"]),
     "RESUME": ("if_any", "if_any", ["1", "true", ""]),
+    "RESUME_WORLD": ("any", "any", ["other", ""]),
     "SEED": ("0", 0, ["-2", "2147483648", "random"]),
 }
 

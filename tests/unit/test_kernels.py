@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.bert.data.batch import PackLayout
 from benchmarks.bert.loss import pretraining_loss
 from benchmarks.bert.model import kernels
-from benchmarks.bert.model.attention import ATTENTION, Attention, AttentionError, choose_attention, plain, split
+from benchmarks.bert.model.attention import ATTENTION, Attention, KernelError, choose_attention, plain, split
 from benchmarks.bert.model.bert import Bert
 from benchmarks.bert.model.kernels import FUSIONS, Kernels, choose_kernels
 from tests.unit.test_model import SHAPE, make_layout, make_model, make_pack, make_rows
@@ -216,7 +216,7 @@ def test_auto_on_a_cpu_is_split_and_eager(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["flash", "efficient"])
 def test_an_attention_that_needs_a_gpu_is_refused_on_a_cpu_in_one_line_with_reason_and_remedy(name: str) -> None:
-    with pytest.raises(AttentionError) as error:
+    with pytest.raises(KernelError) as error:
         choose_kernels(name, "auto", device=CPU, dtype=torch.bfloat16, head_width=64)
     message = str(error.value)
     assert message.startswith(f"ATTENTION={name} ")

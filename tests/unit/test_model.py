@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.bert.data.batch import PackedBatch, PackLayout
 from benchmarks.bert.loss import num_correct, pretraining_loss
-from benchmarks.bert.model.attention import Attention, AttentionError, choose_attention, plain, split
+from benchmarks.bert.model.attention import Attention, KernelError, choose_attention, plain, split
 from benchmarks.bert.model.bert import Bert, BertShape
 from benchmarks.bert.model.init import INITIALISATIONS, standard
 from benchmarks.bert.model.kernels import Kernels
@@ -179,7 +179,7 @@ def test_auto_is_the_fastest_attention_of_the_device_and_names_name_themselves()
     cpu = torch.device("cpu")
     assert choose_attention("auto", cpu, torch.float32, 64) == "split"
     assert choose_attention("plain", cpu, torch.float32, 64) == "plain"
-    with pytest.raises(AttentionError, match="ATTENTION=flash needs a GPU"):
+    with pytest.raises(KernelError, match="ATTENTION=flash needs a GPU"):
         choose_attention("flash", cpu, torch.bfloat16, 64)
 
 

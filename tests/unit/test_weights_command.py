@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -151,6 +153,60 @@ def test_bad_input_is_one_complaint_and_status_2(command: Command, folder: Path,
         assert (status, told) == (2, "")
         assert complaint.startswith("error: ")
         assert complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["x.pt", "x.ckpt", "x"])
+@pytest.mark.parametrize("limit", [0, 1_000, 5_000])  # bytes: at once, within the tensors, near the end
+def test_a_disk_that_is_full_is_one_complaint_and_leaves_nothing(
+    command: Command, folder: Path, tmp_path: Path, name: str, limit: int
+) -> None:
+    (tmp_path / "new").mkdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        status, told, complaint = command("convert", folder, tmp_path / "new" / "a" / "b" / name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (status, told) == (2, "")
+    assert complaint.startswith(f"error: {tmp_path / 'new' / 'a' / 'b' / name}: not written (")
+    assert "File too large" in complaint  # what the system says beyond the limit, in place of "No space left"
+    assert complaint.count("\n") == 1
+    assert not list((tmp_path / "new").iterdir())
+
+
+@pytest.mark.parametrize("name", ["x.pt", "x.ckpt", "x"])
+def test_a_disk_that_fails_as_the_last_file_takes_its_name_leaves_nothing(
+    command: Command, folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "theirs").touch()
+    replace_file, last = os.replace, {"x.ckpt": "x.ckpt.index", "x": "model.safetensors"}.get(name, name)
+
+    def fail(source: Path, target: Path) -> None:
+        if Path(target).name == last:
+            raise OSError(5, "Input/output error")
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    status, _, complaint = command("convert", folder, tmp_path / "new" / name)
+    assert status == 2
+    assert complaint.startswith(f"error: {tmp_path / 'new' / name}: not written (OSError: [Errno 5] Input/output error")
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["theirs"]
+
+
+def test_the_folder_that_one_stands_in_is_a_path_too(
+    command: Command, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    assert command("show", ".")[:2] == (0, command("show", folder)[1].replace(str(folder), "."))
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    status, _, complaint = command("show", ".")
+    assert (status, complaint[: complaint.index(";")]) == (2, "error: .: no weights in this folder")
+    status, _, complaint = command("convert", folder, ".", "--form", "tensorflow")
+    assert (status, complaint) == (2, "error: .: no name for a checkpoint's files; give one, as in model.ckpt\n")
+    assert command("convert", folder, ".")[0] == 0
+    assert_same(read_weights(tmp_path / "other").tensors, random_tensors())
 
 
 def test_an_encoder_alone_is_shown_and_not_converted(command: Command, tmp_path: Path) -> None:

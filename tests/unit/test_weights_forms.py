@@ -5,6 +5,7 @@ refused.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from benchmarks.bert.weights import WeightsError, read_weights, write_weights
 from benchmarks.bert.weights.names import names
+from benchmarks.bert.weights.shapes import Sizes
 from benchmarks.bert.weights.spelling import to_pytorch
 from tests.support.weights import assert_same, flip, random_tensors
 
@@ -75,6 +77,14 @@ def test_nothing_is_overwritten_and_nothing_is_left_half(tmp_path: Path, form: s
     with pytest.raises(WeightsError, match=rf"{path.name}.*: there already; name another place"):
         write(path, random_tensors(seed=2), form)
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == files
+
+
+def test_everybody_may_read_a_folder_that_was_written(tmp_path: Path) -> None:
+    write(tmp_path / "x", random_tensors(), "huggingface")
+    assert {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "x").iterdir()} == {
+        "config.json": 0o644,
+        "model.safetensors": 0o644,
+    }
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -195,6 +205,64 @@ def test_other_types_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
         read_weights(save_folder(tmp_path / "x", named))
 
 
+@pytest.mark.parametrize("name", [WORD, DECODER])
+def test_types_that_have_no_arithmetic_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    named = to_pytorch(random_tensors())
+    named |= {DECODER: named[WORD], name: torch.zeros(13, 8, dtype=torch.uint8).view(torch.bits8)}
+    with pytest.raises(WeightsError, match=r"\n\S*(word\.weight|decoder\.weight) is of type bits8, not a float"):
+        read_weights(save_pt(tmp_path / "x.pt", named))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_what_is_no_finite_number_is_refused_by_name(tmp_path: Path, value: str, dtype: torch.dtype) -> None:
+    tensors = random_tensors()
+    tensors["layers.1.ffn_in.bias"][3] = float(value)
+    write(tmp_path / "x.ckpt", tensors, "tensorflow")
+    named = {name: tensor.to(dtype) for name, tensor in to_pytorch(tensors).items()}
+    for path in (tmp_path / "x.ckpt", save_folder(tmp_path / "x", named), save_pt(tmp_path / "x.pt", named)):
+        with pytest.raises(WeightsError, match=r": 1 thing\(s\) wrong;.*\nlayers\.1\.ffn_in\.bias holds NaN or infin"):
+            read_weights(path)
+
+
+def test_the_largest_finite_numbers_are_read(tmp_path: Path) -> None:
+    tensors = random_tensors()
+    tensors["layers.1.ffn_in.bias"][3:5] = torch.tensor([-1, 1]) * torch.finfo(torch.float32).max
+    assert_same(read_weights(save_pt(tmp_path / "x.pt", to_pytorch(tensors))).tensors, tensors)
+
+
+@pytest.mark.parametrize("form", ["huggingface", "pt"])
+def test_a_bert_of_empty_tensors_is_refused(tmp_path: Path, form: str) -> None:
+    named = to_pytorch(random_tensors(Sizes(num_vocabulary=0, max_length=0, num_layers=2, hidden_size=0, ffn_size=0)))
+    path = save_folder(tmp_path / "x", named) if form == "huggingface" else save_pt(tmp_path / "x.pt", named)
+    with pytest.raises(WeightsError, match=r"\nembeddings\.word\.weight is \(0, 0\), which is empty\n"):
+        read_weights(path)
+
+
+@pytest.mark.parametrize("extra", ["bert.pooler.dense.weight", DECODER])
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [
+        (Tensor.to_sparse, r"Tensor of torch\.float32 and torch\.sparse_coo on the device cpu"),
+        (lambda tensor: tensor.to("meta"), r"Tensor of torch\.float32 and torch\.strided on the device meta"),
+    ],
+)
+def test_tensors_that_are_not_dense_ones_on_a_cpu_are_refused_by_name(
+    tmp_path: Path, spoil: Callable[[Tensor], Tensor], kind: str, extra: str
+) -> None:
+    named = to_pytorch(random_tensors())
+    named[DECODER] = named[WORD]
+    named[extra] = spoil(named[extra])
+    with pytest.raises(WeightsError, match=rf"x\.pt: .*: 1 thing\(s\) wrong; .*\n{extra} is a {kind}"):
+        read_weights(save_pt(tmp_path / "x.pt", named))
+
+
+def test_a_parameter_is_read_as_a_tensor(tmp_path: Path) -> None:
+    named = {name: torch.nn.Parameter(tensor) for name, tensor in to_pytorch(random_tensors()).items()}
+    found = read_weights(save_pt(tmp_path / "x.pt", named)).tensors
+    assert all(torch.equal(found[name], tensor) for name, tensor in random_tensors().items())
+
+
 def test_missing_unknown_and_misshapen_tensors_are_listed_together(tmp_path: Path) -> None:
     named = to_pytorch(random_tensors())
     del named["bert.encoder.layer.1.output.dense.bias"]
@@ -285,6 +353,7 @@ def test_a_sharded_folder_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     folder = split_folder(tmp_path)
     index = folder / "model.safetensors.index.json"
     file_of = json.loads(index.read_text())["weight_map"]
+    (folder / "below").mkdir()
     for changed, complaint in (
         (
             file_of | {"bert.more": "model-00001-of-00002.safetensors"},
@@ -292,6 +361,10 @@ def test_a_sharded_folder_that_is_not_whole_is_refused(tmp_path: Path) -> None:
         ),
         (file_of | {WORD: "gone.safetensors"}, r"gone\.safetensors: no such file"),
         (file_of | {WORD: "../x.safetensors"}, r"index\.json: its weight_map does not name files of its folder"),
+        (file_of | {WORD: ".."}, r"index\.json: its weight_map does not name files of its folder"),
+        (file_of | {WORD: ""}, r"index\.json: its weight_map does not name files of its folder"),
+        (file_of | {WORD: "below"}, r"x/below: not a regular file"),
+        (file_of | {WORD: "a" * 300}, r"x: cannot read it \(OSError: .* too long"),
         ([], r"index\.json: its weight_map"),
     ):
         index.write_text(json.dumps({"weight_map": changed}))
@@ -299,6 +372,9 @@ def test_a_sharded_folder_that_is_not_whole_is_refused(tmp_path: Path) -> None:
             read_weights(folder)
     index.write_text("{")
     with pytest.raises(WeightsError, match=r"index\.json: not JSON"):
+        read_weights(folder)
+    index.write_text("[" * 200_000)
+    with pytest.raises(WeightsError, match=r"index\.json: not JSON \(RecursionError: "):
         read_weights(folder)
 
 
@@ -349,6 +425,21 @@ def test_a_config_of_other_sizes_is_not_believed(
     assert len(found.tensors["embeddings.word.weight"]) == rows
 
 
+@pytest.mark.parametrize("num_heads", [-2, 0, 3, 16, True, False, 2.0, 2.5, "2", None])
+@pytest.mark.parametrize("form", ["huggingface", "pt"])
+def test_a_config_whose_number_of_heads_cannot_be_is_refused(tmp_path: Path, form: str, num_heads: object) -> None:
+    named = to_pytorch(random_tensors())
+    config = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": num_heads}
+    path = save_folder(tmp_path, named, **config)
+    if form == "pt":
+        path = save_pt(tmp_path / "x.pt", named)
+    with pytest.raises(WeightsError) as error:
+        read_weights(path)
+    assert str(error.value).startswith(
+        f"{tmp_path / 'config.json'}: num_attention_heads is {num_heads!r}, not a whole number above 0 that divides "
+    )
+
+
 def test_a_training_checkpoint_gives_its_model(tmp_path: Path) -> None:
     tensors = random_tensors()
     state = {f"model/{name}": tensor for name, tensor in tensors.items()}
@@ -376,6 +467,62 @@ def test_an_unknown_tensor_of_a_training_checkpoint_is_refused(tmp_path: Path) -
 def test_a_path_where_nothing_lies_is_refused_with_what_is_accepted(tmp_path: Path, name: str) -> None:
     with pytest.raises(WeightsError, match=rf"{name}: no such weights; accepted are the prefix of a TensorFlow"):
         read_weights(tmp_path / name)
+
+
+UNREADABLE = ["x.pt", "x.ckpt.index", "x.ckpt.data-00000-of-00001", "x/config.json", "x/model.safetensors"]
+
+
+@pytest.fixture
+def every_form(tmp_path: Path) -> Path:
+    """A folder with x, x.pt and x.ckpt.*."""
+    for name, form in (("x.pt", "pt"), ("x.ckpt", "tensorflow"), ("x", "huggingface")):
+        write(tmp_path / name, random_tensors(), form)
+    return tmp_path
+
+
+def path_to(file: str) -> str:
+    return "x.ckpt" if ".ckpt" in file else Path(file).parts[0]
+
+
+@pytest.mark.parametrize("file", UNREADABLE)
+def test_a_folder_in_place_of_a_file_is_refused_and_named(every_form: Path, file: str) -> None:
+    (every_form / file).unlink()
+    (every_form / file).mkdir()
+    complaint = "no weights in this folder" if file == "x.pt" else "not a regular file"
+    with pytest.raises(WeightsError, match=rf"/{file}: {complaint}"):
+        read_weights(every_form / path_to(file))
+
+
+@pytest.mark.parametrize("file", UNREADABLE)
+def test_a_file_that_cannot_be_read_is_refused_with_the_path(every_form: Path, file: str) -> None:
+    (every_form / file).unlink()
+    (every_form / file).symlink_to("/proc/self/mem")  # a regular file of which nobody, root neither, can read the start
+    with pytest.raises(WeightsError, match=rf"/{path_to(file)}[.\w-]*: "):
+        read_weights(every_form / path_to(file))
+
+
+@pytest.mark.parametrize("file", UNREADABLE)
+def test_a_file_that_may_not_be_read_is_refused_and_named(every_form: Path, file: str) -> None:
+    (every_form / file).chmod(0)
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    with pytest.raises(WeightsError, match=rf"/{path_to(file)}: cannot read it \(PermissionError: .*/{file}'"):
+        read_weights(every_form / path_to(file))
+
+
+def test_a_name_that_the_system_refuses_is_refused_with_the_path(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"/a{300}: cannot read it \(OSError: .* too long"):
+        read_weights(tmp_path / ("a" * 300))
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.pt")
+    writer = os.open(tmp_path / "x.pt", os.O_RDWR)  # so that a reader that opens it after all does not wait either
+    try:
+        with pytest.raises(WeightsError, match=r"x\.pt: not a regular file"):
+            read_weights(tmp_path / "x.pt")
+    finally:
+        os.close(writer)
 
 
 def test_a_file_of_no_known_suffix_is_refused(tmp_path: Path) -> None:

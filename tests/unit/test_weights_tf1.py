@@ -258,6 +258,22 @@ def test_a_shape_that_its_bytes_do_not_fill_is_refused(copied: Path) -> None:
         read_weights(copied)
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 2**63)])  # torch cannot take the second one, even of no bytes
+def test_an_empty_tensor_is_refused_and_named(copied: Path, shape: tuple[int, ...]) -> None:
+    change_entry(copied, NORM, shape=shape, num_bytes=0, crc=masked_crc(b""))
+    with pytest.raises(WeightsError, match=rf"data-00000-of-00001: {NORM} of shape \(0,.*\) is empty"):
+        read_weights(copied)
+
+
+def test_more_dimensions_than_a_tensor_can_have_are_refused(copied: Path) -> None:
+    """Of very many, already the product would take for ever."""
+    change_entry(copied, NORM, shape=(8,) + (1,) * 7)
+    assert len(parse_index(index_of(copied).read_bytes())[1][NORM].shape) == 8
+    change_entry(copied, NORM, shape=(8,) + (1,) * 8)
+    with pytest.raises(WeightsError, match=rf"\.index: {NORM} has more than 8 dimensions, .*copy it again"):
+        read_weights(copied)
+
+
 @pytest.mark.parametrize(("dtype", "number"), [(torch.float32, 1), (torch.float16, 19), (torch.bfloat16, 14)])
 @pytest.mark.parametrize("gap", [0, 1])
 def test_floats_are_read_exactly_wherever_they_lie_and_come_aligned(

@@ -28,6 +28,7 @@ class Run:
     division: str | None
     organisation: str | None
     platform: str | None
+    resumed: bool  # from a checkpoint: its samples are not all of this run
     status: str | None  # of run_stop
     seed: int | None
     batch: int | None  # global batch size, samples
@@ -51,7 +52,9 @@ class Run:
 
     @property
     def samples_per_s(self) -> float | None:
-        return self.samples / (60 * self.minutes) if self.samples and self.minutes else None
+        if self.resumed or not self.samples or not self.minutes:
+            return None
+        return self.samples / (60 * self.minutes)
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ def _run(log: Log, ruleset: str, findings: tuple[Finding, ...], official: str, s
         division=_text(log, "submission_division"),
         organisation=_text(log, "submission_org"),
         platform=_text(log, "submission_platform"),
+        resumed=_is_resumed(log),
         status=_status(log),
         seed=bert.seed_of(log),
         batch=_integer(log.value("global_batch_size")),
@@ -84,6 +85,12 @@ def _run(log: Log, ruleset: str, findings: tuple[Finding, ...], official: str, s
         eval_share=log.eval_ms / run_ms if run_ms and run_ms > 0 and log.count("eval_stop") else None,
         startup_s=_startup_s(log, evaluations),
     )
+
+
+def _is_resumed(log: Log) -> bool:
+    """By the reason that this project's trainer gives at the end."""
+    stop = log.first("run_stop")
+    return stop is not None and str(stop.meta("reason")).startswith("resumed from step")
 
 
 def samples_to_target(log: Log, ruleset: str) -> tuple[int | None, str | None]:

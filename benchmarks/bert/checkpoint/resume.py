@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,9 +15,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.bert.checkpoint.state import check_fit, random_states, read_tensors, set_random_states, spread
+from benchmarks.bert.checkpoint.state import (
+    check_fit,
+    drawn_random_states,
+    random_states,
+    read_tensors,
+    set_random_states,
+    spread,
+)
 from benchmarks.bert.checkpoint.store import (
-    MANIFEST,
     REPLICATED,
     CheckpointError,
     Manifest,
@@ -28,21 +36,36 @@ from benchmarks.bert.checkpoint.store import (
 )
 from benchmarks.bert.config import Config
 from benchmarks.bert.data.manifest import Manifest as DataManifest
+from benchmarks.bert.data.plan import STRATEGIES
 from benchmarks.bert.trainer import Trainer
 from benchmarks.bert.world import World
 from mlperf_log_utils import Outcome, RunLog
+
+_SEEN_WITHIN_S = 5
 
 
 def identity_of(config: Config, training: DataManifest, device: torch.device) -> dict[str, Any]:
     """All that the numbers of a step depend on beside its state: another value of any of them, another run."""
     processor = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else torch.cuda.get_device_name(device)
     return config.of_steps() | {
+        "GLOBAL_BATCH": str(config.global_batch),
         "training data": hashlib.sha256(json.dumps(asdict(training)).encode()).hexdigest(),
         "torch": torch.__version__,
         "numpy": np.__version__,  # whose generators draw the order of samples
         "processor": processor,
         "threads": torch.get_num_threads(),  # which sums are cut by
     }
+
+
+def not_compared(config: Config) -> frozenset[str]:
+    """What of the identity may be another, with RESUME_WORLD=any: how a global batch is shared out.
+
+    The number of nodes only where the samples of a step do not depend on it.
+    """
+    if config.resume_world == "same":
+        return frozenset({"GLOBAL_BATCH"})  # which follows from the others
+    of_nodes = {"NUM_NODES"} if STRATEGIES[config.loading].promises.any_nodes else set()
+    return frozenset({"RANKS_PER_NODE", "BATCH_SIZE", "GRADIENT_ACCUMULATION_STEPS", "threads"} | of_nodes)
 
 
 @dataclass(frozen=True)
@@ -54,12 +77,16 @@ class Start:
     seed: int | None = None
     folder: Path | None = None
     usable: tuple[Path, ...] = ()  # this run's checkpoints, the newest first
+    has_own_file: bool = True  # whether this rank was there when the checkpoint was made
 
     def restore(self, trainer: Trainer, world: World) -> None:
         """Put the checkpoint's state into a warmed-up trainer: weights, moments, loss scale and random states."""
         if self.folder is None:
             return
-        own = read_tensors(self.folder / rank_file(world.rank))
+        if self.has_own_file:
+            own = read_tensors(self.folder / rank_file(world.rank))
+        else:
+            own = drawn_random_states(trainer.device, self.seed or 0, self.step, world.rank)
         check_fit(self.folder, own, random_states(trainer.device))
         live = trainer.tensors()
         replicated = read_tensors(self.folder / REPLICATED) if world.is_main else {}
@@ -76,7 +103,7 @@ class Start:
         if self.folder is not None:
             log.event("tracked_stats", {"resumed_from_step": self.step})
             outcome.invalid = f"resumed from step {self.step}: not one whole execution, so not a result"
-        elif (config.initial_checkpoint / MANIFEST).is_file():
+        elif (config.initial_checkpoint / REPLICATED).is_file():
             outcome.invalid = (
                 f"INITIAL_CHECKPOINT={config.initial_checkpoint} is a trained one, so this is not a result"
             )
@@ -99,17 +126,28 @@ def find_start(config: Config, identity: Mapping[str, Any], world: World, say: C
                 "RESUME=yes continues that run, another folder keeps both"
             )
         return Start()
+    ignored = not_compared(config)
     for at, folder in enumerate(folders):
-        manifest, reason = _judge(folder, identity, config.seed, world)
+        manifest, reason = _judge(folder, identity, config.seed, world, ignored)
         reasons: list[str | None] = [None] * world.num_ranks
         dist.all_gather_object(reasons, reason)
         refusals = [each for each in reasons if each]
         if not refusals and manifest:
-            older = (each for each in folders[at + 1 :] if not _why_not(each, identity, manifest.seed))
+            older = (each for each in folders[at + 1 :] if not _why_not(each, identity, manifest.seed, ignored))
+            if manifest.step >= config.max_steps:
+                raise CheckpointError(
+                    f"{folder}: MAX_STEPS={config.max_steps} are done; raise it (and set DECAY_STEPS to what it was) "
+                    "to go on"
+                )
             say(f"resuming from {folder}")
             if manifest.code != code_sha256():
                 say("warning: the code of this project has changed since; the steps may be others than before")
-            return Start(manifest.step, manifest.accuracies, manifest.seed, folder, (folder, *older))
+            if others := [
+                name for name in sorted(ignored - {"GLOBAL_BATCH"}) if manifest.identity.get(name) != identity.get(name)
+            ]:
+                say(f"warning: not bit for bit the run that it was: its {', '.join(others)} was another")
+            is_there = rank_file(world.rank) in manifest.files
+            return Start(manifest.step, manifest.accuracies, manifest.seed, folder, (folder, *older), is_there)
         say(f"not resuming from {folder.name}: {refusals[0]}")
     if folders or config.resume == "yes":
         raise CheckpointError(
@@ -131,23 +169,56 @@ def _take(directory: Path, world: World) -> list[Path]:
     dist.broadcast_object_list(taken, src=0)
     if isinstance(taken[0], CheckpointError):
         raise taken[0]
+    _check_shared(directory, world)
     return taken[0]
 
 
-def _judge(folder: Path, identity: Mapping[str, Any], seed: int, world: World) -> tuple[Manifest | None, str | None]:
+def _check_shared(directory: Path, world: World) -> None:
+    """Raise CheckpointError, on every rank, where some rank sees another folder than rank 0; collective."""
+    token = [f".seen-by-all.{uuid.uuid4().hex[:8]}"]
+    dist.broadcast_object_list(token, src=0)
+    path = directory / token[0]
+    if world.is_main:
+        path.touch()
+    dist.barrier()
+    seen = [False] * world.num_ranks
+    dist.all_gather_object(seen, _appears(path))
+    if world.is_main:
+        path.unlink()
+    if blind := [rank for rank, sees in enumerate(seen) if not sees]:
+        raise CheckpointError(
+            f"CHECKPOINT_DIR={directory}: ranks {blind} see another folder there than rank 0; name one that all nodes "
+            "share"
+        )
+
+
+def _appears(path: Path) -> bool:
+    """Whether a file is seen soon: a network file system may take its time."""
+    deadline = time.monotonic() + _SEEN_WITHIN_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _judge(
+    folder: Path, identity: Mapping[str, Any], seed: int, world: World, ignored: frozenset[str]
+) -> tuple[Manifest | None, str | None]:
     """The manifest, and why this rank cannot go on from there, or None."""
-    if reason := _why_not(folder, identity, seed):
+    if reason := _why_not(folder, identity, seed, ignored):
         return None, reason
     try:
         manifest = read_manifest(folder)
-        for name in (rank_file(world.rank), *((REPLICATED,) if world.is_main else ())):
+        is_new = manifest.identity != identity and rank_file(world.rank) not in manifest.files
+        for name in ((rank_file(world.rank),) if not is_new else ()) + ((REPLICATED,) if world.is_main else ()):
             check_file(folder, manifest, name)
     except CheckpointError as error:
         return None, str(error)
     return manifest, None
 
 
-def _why_not(folder: Path, identity: Mapping[str, Any], seed: int) -> str | None:
+def _why_not(folder: Path, identity: Mapping[str, Any], seed: int, ignored: frozenset[str]) -> str | None:
     """Why a checkpoint is not one of this run, by its manifest; or None."""
     try:
         manifest = read_manifest(folder)
@@ -156,7 +227,7 @@ def _why_not(folder: Path, identity: Mapping[str, Any], seed: int) -> str | None
     then, now = {"SEED": manifest.seed, **manifest.identity}, {"SEED": seed, **identity}
     if seed < 0:  # any: the run goes on with the one that it had
         now["SEED"] = manifest.seed
-    differing = [name for name in sorted(then.keys() | now.keys()) if then.get(name) != now.get(name)]
+    differing = [name for name in sorted((then.keys() | now.keys()) - ignored) if then.get(name) != now.get(name)]
     if differing:
         changes = "; ".join(f"{name} was {then.get(name)}, is now {now.get(name)}" for name in differing)
         return f"{folder}: another run's: {changes}"

@@ -170,6 +170,8 @@ def _read_part(path: Path, deadline: float) -> tuple[int, str]:
     """Size and sha256 of a part, once its writer says that it is whole."""
     receipt = _receipt(path)
     while not receipt.exists():
+        if not path.parent.exists():
+            raise CheckpointError(f"{path.parent}: vanished while it was written")
         if time.monotonic() > deadline:
             raise CheckpointError(f"{path} was not written in time; that rank may be gone or the disk slow")
         time.sleep(_LOOK_EVERY_S)

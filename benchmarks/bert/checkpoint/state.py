@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
@@ -35,6 +36,15 @@ def random_states(device: torch.device) -> dict[str, Tensor]:
     states = {"random/cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["random/cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def drawn_random_states(device: torch.device, seed: int, step: int, rank: int) -> dict[str, Tensor]:
+    """Of generators that are seeded from the three numbers, for a rank that no states were kept of."""
+    seeds = np.random.SeedSequence([seed, step, rank]).generate_state(2, np.uint64) >> np.uint64(1)
+    states = {"random/cpu": torch.Generator().manual_seed(int(seeds[0])).get_state()}
+    if device.type == "cuda":
+        states["random/cuda"] = torch.Generator(device).manual_seed(int(seeds[1])).get_state()
     return states
 
 

@@ -64,6 +64,11 @@ def _meet(world: World, rendezvous: str) -> dist.Store:
 class OtherRankError(RuntimeError):
     """This rank failed after, and most likely because, another one did; the text is that one's reason."""
 
+    @property
+    def kind(self) -> str:
+        """The name of the other one's error."""
+        return str(self).split(": ")[1]
+
 
 @contextmanager
 def first_failure_named(rank: int) -> Iterator[None]:
@@ -76,7 +81,10 @@ def first_failure_named(rank: int) -> Iterator[None]:
         yield
     except Exception as error:
         own = f"rank {rank}: {describe(error)}"
-        first = store.compare_set("first_failure", "", own).decode()
+        try:
+            first = store.compare_set("first_failure", "", own).decode()
+        except dist.DistError:  # who serves the store is gone already
+            first = own
         if first != own:
             raise OtherRankError(first) from error
         raise

@@ -57,24 +57,41 @@ def _moved(tensor: Tensor, device: torch.device) -> Tensor:
 def pack(parts: Sequence[tuple[SampleArrays, int]]) -> PackedBatch:
     """Pack samples, each given as (the arrays that hold it, its row), in the order given."""
     rows = [_row(arrays, row) for arrays, row in parts]
-    lengths = np.array([len(tokens) for tokens, *_ in rows], np.int64)
-    starts = np.cumsum(lengths) - lengths
-    positions = np.arange(lengths.sum()) - np.repeat(starts, lengths)
-    boundaries = np.array([boundary for _, boundary, *_ in rows], np.int64)
-    num_read = np.array([1 + len(places) for *_, places, _, _ in rows], np.int64)
-    read = np.concatenate([np.concatenate([[0], places]) for *_, places, _, _ in rows]) + np.repeat(starts, num_read)
-    is_first = np.zeros(len(read), bool)
-    is_first[np.cumsum(num_read) - num_read] = True
+    return pack_arrays(
+        SampleArrays(
+            tokens=np.concatenate([tokens for tokens, *_ in rows]),
+            token_offsets=np.cumsum([0, *(len(tokens) for tokens, *_ in rows)]),
+            boundary=np.array([boundary for _, boundary, *_ in rows]),
+            mlm_positions=np.concatenate([places for *_, places, _, _ in rows]),
+            mlm_ids=np.concatenate([labels for *_, labels, _ in rows]),
+            mlm_offsets=np.cumsum([0, *(len(places) for *_, places, _, _ in rows)]),
+            nsp=np.array([nsp for *_, nsp in rows]),
+        )
+    )
+
+
+def pack_arrays(samples: SampleArrays) -> PackedBatch:
+    """All samples of these arrays as one pack, in their order; offsets are int64 and start at 0."""
+    starts, lengths = samples.token_offsets[:-1], samples.lengths
+    num_masked = np.diff(samples.mlm_offsets)
+    positions = np.arange(len(samples.tokens)) - np.repeat(starts, lengths)
+    first = samples.mlm_offsets[:-1] + np.arange(len(samples))  # where each sequence's [CLS] stands among the Q
+    is_first = np.zeros(len(samples) + len(samples.mlm_ids), bool)
+    is_first[first] = True
+    masked = np.flatnonzero(~is_first)
+    read = np.empty(len(is_first), np.int64)
+    read[first] = starts
+    read[masked] = samples.mlm_positions + np.repeat(starts, num_masked)
     return PackedBatch(
-        tokens_T=_int64(np.concatenate([tokens for tokens, *_ in rows])),
-        segments_T=_int64(positions >= np.repeat(boundaries, lengths)),
+        tokens_T=_int64(samples.tokens),
+        segments_T=_int64(positions >= np.repeat(samples.boundary, lengths)),
         positions_T=_int64(positions),
         layout=_layout(lengths),
         read_Q=_int64(read),
-        read_layout=_layout(num_read),
-        masked_M=_int64(np.flatnonzero(~is_first)),
-        labels_M=_int64(np.concatenate([labels for *_, labels, _ in rows])),
-        nsp_B=_int64(np.array([nsp for *_, nsp in rows])),
+        read_layout=_layout(num_masked + 1),
+        masked_M=_int64(masked),
+        labels_M=_int64(samples.mlm_ids),
+        nsp_B=_int64(samples.nsp),
     )
 
 

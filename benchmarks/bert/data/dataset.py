@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.bert.data.loader import SampleStore
-from benchmarks.bert.data.manifest import Manifest, ManifestError, read_lengths, read_manifest
+from benchmarks.bert.data.manifest import Manifest, ManifestError, read_lengths, read_manifest, shards_with
+from benchmarks.bert.data.store import SampleStore
 from benchmarks.bert.files import sha256_of
 
 
@@ -20,9 +21,9 @@ class DataSet:
     manifest: Manifest
     lengths: np.ndarray
 
-    def open(self, max_length: int) -> SampleStore:
-        """Open and verify every shard; the first touch of the data, so not before run_start."""
-        return SampleStore(self.folder, self.manifest, self.lengths, max_length=max_length)
+    def open(self, check: str) -> SampleStore:
+        """What its samples are read through; reading is the first touch of the data, so not before run_start."""
+        return SampleStore(self.folder, self.manifest, self.lengths, check=check)
 
 
 def read_data_set(folder: Path) -> DataSet:
@@ -38,6 +39,17 @@ def check_lengths(data: DataSet, max_length: int) -> None:
         raise ManifestError(
             f"{data.folder}: sample {int(data.lengths.argmax())} has {longest} tokens, more than MAX_LENGTH="
             f"{max_length}; raise MAX_LENGTH or prepare the samples again with a smaller --max-length"
+        )
+
+
+def check_shards(data: DataSet, samples: range) -> None:
+    """Raise ManifestError where a shard that holds some of these samples is not in the folder. None is opened."""
+    present = set(os.listdir(data.folder))
+    if missing := [name for name, *_ in shards_with(data.manifest, samples) if name not in present]:
+        others = f" (nor {', '.join(missing[1:4])}{' …' if len(missing) > 4 else ''})" if missing[1:] else ""
+        raise ManifestError(
+            f"{data.folder / missing[0]}: no such shard{others}; run ./init_datasets.sh again, or, where the folder "
+            "holds one node's shards alone, give that node the same place and LOADING=stratified_local"
         )
 
 

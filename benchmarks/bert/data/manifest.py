@@ -69,6 +69,21 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
+def samples_of_node(num_samples: int, node: int, num_nodes: int) -> range:
+    """The run of samples that a strategy with node-local data gives to one of the nodes."""
+    return range(num_samples * node // num_nodes, num_samples * (node + 1) // num_nodes)
+
+
+def shards_with(manifest: Manifest, samples: range) -> list[tuple[str, int, str]]:
+    """The manifest's entries of those shards that hold any of the samples."""
+    ends = np.cumsum([count for _, count, _ in manifest.shards])
+    return [
+        shard
+        for shard, end in zip(manifest.shards, ends.tolist(), strict=True)
+        if max(end - shard[1], samples.start) < min(end, samples.stop)
+    ]
+
+
 def read_lengths(folder: Path, manifest: Manifest) -> np.ndarray:
     """Length of every sample, shape (num_samples,), uint16."""
     path = folder / LENGTHS

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +38,7 @@ DTYPES = {
     "mlm_offsets": "<i8",
     "nsp": "|u1",
 }
-_REMEDY = "make it again: delete it and run ./init_datasets.sh"
+REMEDY = "make it again: delete it and run ./init_datasets.sh"
 
 
 class ShardError(ValueError):
@@ -65,6 +67,14 @@ class SampleArrays:
     def items(self) -> list[tuple[str, np.ndarray]]:
         """(name, array) in the order in which the checksum takes them."""
         return [(name, getattr(self, name)) for name in DTYPES]
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a shard's file says of itself."""
+
+    attributes: dict[str, object]
+    places: dict[str, tuple[int, int]]  # by data set: where its bytes start in the file, and its number of elements
 
 
 def sha256_of(arrays: SampleArrays) -> str:
@@ -102,18 +112,48 @@ def write_shard(path: Path, arrays: SampleArrays, *, vocabulary_sha256: str, rec
 
 def read_attributes(path: Path) -> dict[str, object]:
     """A shard's attributes; raises ShardError where it is not a shard of this format."""
+    with _opened(path, path) as file:
+        return _attributes(path, file)
+
+
+def read_header(path: Path, file_name: Path | None = None) -> Header:
+    """Attributes and places of the data sets; raises ShardError where it is not a shard of this format.
+
+    `file_name` is another name of the file at `path`, which it is opened by.
+    """
+    with _opened(path, file_name or path) as file:
+        attributes = _attributes(path, file)
+        return Header(attributes, {name: _place(path, name, file[name], dtype) for name, dtype in DTYPES.items()})
+
+
+@contextmanager
+def _opened(path: Path, file_name: Path) -> Iterator[h5py.File]:
     try:
-        with h5py.File(path, "r") as file:
-            attributes = {
-                name: value.decode() if isinstance(value, bytes) else value for name, value in file.attrs.items()
-            }
+        # Unlocked: a shard never changes once it has its name, and thousands of ranks would lock it.
+        with h5py.File(file_name, "r", locking=False) as file:
+            yield file
+    except ShardError:
+        raise
     except (OSError, KeyError, RuntimeError, ValueError) as error:
-        raise ShardError(f"{path}: {_why_unreadable(path, error)}; {_REMEDY}") from error
+        raise ShardError(f"{path}: {_why_unreadable(path, error)}; {REMEDY}") from error
+
+
+def _attributes(path: Path, file: h5py.File) -> dict[str, object]:
+    attributes = {name: value.decode() if isinstance(value, bytes) else value for name, value in file.attrs.items()}
     if attributes.get("format") != FORMAT:
-        raise ShardError(f"{path}: format is {attributes.get('format')!r}, expected {FORMAT!r}; {_REMEDY}")
+        raise ShardError(f"{path}: format is {attributes.get('format')!r}, expected {FORMAT!r}; {REMEDY}")
     if missing := [name for name in ("vocabulary_sha256", "recipe", "sha256") if name not in attributes]:
-        raise ShardError(f"{path}: it lacks the attributes {', '.join(missing)}; {_REMEDY}")
+        raise ShardError(f"{path}: it lacks the attributes {', '.join(missing)}; {REMEDY}")
     return attributes
+
+
+def _place(path: Path, name: str, dataset: h5py.Dataset, dtype: str) -> tuple[int, int]:
+    if dataset.dtype != np.dtype(dtype) or dataset.ndim != 1:
+        raise ShardError(f"{path}: data set {name} is {dataset.dtype}, expected {dtype}; {REMEDY}")
+    offset = dataset.id.get_offset()
+    if offset is None and len(dataset):
+        raise ShardError(f"{path}: data set {name} is not contiguous; {REMEDY}")
+    return offset or 0, len(dataset)
 
 
 def open_shard(path: Path, *, vocabulary_sha256: str, max_length: int, sha256: str | None = None) -> SampleArrays:
@@ -122,48 +162,43 @@ def open_shard(path: Path, *, vocabulary_sha256: str, max_length: int, sha256: s
     Raises ShardError for a missing, empty, truncated or altered file, a foreign vocabulary or a sample that is
     longer than `max_length` tokens.
     """
-    attributes = read_attributes(path)
-    if attributes["vocabulary_sha256"] != vocabulary_sha256:
-        raise ShardError(
-            f"{path}: made with another vocabulary (sha256 {attributes['vocabulary_sha256']}, "
-            f"this run's is {vocabulary_sha256}); {_REMEDY} with this vocabulary"
-        )
-    arrays = _memory_map(path)
-    found = sha256_of(arrays)
-    expected = sha256 if sha256 is not None else attributes["sha256"]
-    if found != expected:
-        raise ShardError(f"{path}: its content's sha256 is {found}, expected {expected}: altered or damaged; {_REMEDY}")
+    header = read_header(path)
+    check_vocabulary(path, header, vocabulary_sha256)
+    arrays = _memory_map(path, header)
+    check_sha256(path, sha256_of(arrays), str(header.attributes["sha256"]) if sha256 is None else sha256)
     if len(arrays) and (longest := int(arrays.lengths.max())) > max_length:
         row = int(arrays.lengths.argmax())
         raise ShardError(
             f"{path}: sample {row} has {longest} tokens, the model takes at most {max_length}; "
-            f"raise MAX_LENGTH or {_REMEDY}"
+            f"raise MAX_LENGTH or {REMEDY}"
         )
     return arrays
 
 
-def _memory_map(path: Path) -> SampleArrays:
+def check_vocabulary(path: Path, header: Header, expected: str) -> None:
+    if (found := header.attributes["vocabulary_sha256"]) != expected:
+        raise ShardError(
+            f"{path}: made with another vocabulary (sha256 {found}, this run's is {expected}); {REMEDY} "
+            "with this vocabulary"
+        )
+
+
+def check_sha256(path: Path, found: str, expected: str) -> None:
+    if found != expected:
+        raise ShardError(f"{path}: its content's sha256 is {found}, expected {expected}: altered or damaged; {REMEDY}")
+
+
+def _memory_map(path: Path, header: Header) -> SampleArrays:
     """Map each contiguous data set at its offset in the file; the maps stay valid without an HDF5 handle."""
     try:
-        places = {}
-        with h5py.File(path, "r") as file:
-            for name, dtype in DTYPES.items():
-                dataset = file[name]
-                if dataset.dtype != np.dtype(dtype) or dataset.ndim != 1:
-                    raise ShardError(f"{path}: data set {name} is {dataset.dtype}, expected {dtype}; {_REMEDY}")
-                places[name] = (dataset.id.get_offset(), dataset.shape)
         return SampleArrays(
             **{
-                name: np.memmap(path, DTYPES[name], "r", offset, shape)
-                if shape[0] and offset is not None
-                else np.empty(0, DTYPES[name])
-                for name, (offset, shape) in places.items()
+                name: np.memmap(path, DTYPES[name], "r", offset, (size,)) if size else np.empty(0, DTYPES[name])
+                for name, (offset, size) in header.places.items()
             }
         )
-    except (OSError, KeyError, RuntimeError, ValueError) as error:
-        if isinstance(error, ShardError):
-            raise
-        raise ShardError(f"{path}: {_why_unreadable(path, error)}; {_REMEDY}") from error
+    except (OSError, ValueError) as error:
+        raise ShardError(f"{path}: {_why_unreadable(path, error)}; {REMEDY}") from error
 
 
 def _why_unreadable(path: Path, error: Exception) -> str:

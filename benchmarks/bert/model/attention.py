@@ -1,8 +1,8 @@
 """Queries, keys and values of packed sequences in, attention within each sequence out.
 
-Shapes: T packed tokens, Q of them that ask (all, or those that will be read), N heads, D head width. Every
-implementation has one signature, `Attention`, and none lets a token see beyond its own sequence. Softmax is taken in
-fp32 by all of them.
+Shapes: T packed tokens, Q of them that ask (all, or those that will be read), N heads, D head width, S tokens of one
+sequence. Every implementation has one signature, `Attention`, and none lets a token see beyond its own sequence.
+Softmax is taken in fp32 by all of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.bert.data.batch import PackLayout
+from benchmarks.bert.model.dropout import dropout as drop
 
 # (q_QND, k_TND, v_TND, layout of the Q, layout of the T, probability to drop) -> out_QND
 Attention = Callable[[Tensor, Tensor, Tensor, PackLayout, PackLayout, float], Tensor]
@@ -38,9 +39,10 @@ def _sequence_of(layout: PackLayout) -> Tensor:
 def split(
     q_QND: Tensor, k_TND: Tensor, v_TND: Tensor, q_layout: PackLayout, layout: PackLayout, dropout: float
 ) -> Tensor:
-    """torch's fused attention on each sequence in turn: the fastest on a CPU (docs/model.md)."""
+    """Each sequence in turn: the fastest on a CPU (docs/speed.md)."""
+    attend = _from_products if dropout > 0 and q_QND.device.type == "cpu" else _fused
     attended = [
-        F.scaled_dot_product_attention(q[None], k[None], v[None], dropout_p=dropout)[0]
+        attend(q, k, v, dropout)
         for q, k, v in zip(
             q_QND.transpose(0, 1).split(q_layout.lengths, dim=1),
             k_TND.transpose(0, 1).split(layout.lengths, dim=1),
@@ -49,6 +51,18 @@ def split(
         )
     ]
     return torch.cat(attended, dim=1).transpose(0, 1)
+
+
+def _fused(q_NQD: Tensor, k_NSD: Tensor, v_NSD: Tensor, p: float) -> Tensor:
+    """torch's, of one sequence."""
+    return F.scaled_dot_product_attention(q_NQD[None], k_NSD[None], v_NSD[None], dropout_p=p)[0]
+
+
+def _from_products(q_NQD: Tensor, k_NSD: Tensor, v_NSD: Tensor, p: float) -> Tensor:
+    """The same. With dropout torch has no fused attention for a CPU, and its unfused one takes twice as long."""
+    scores_NQS = q_NQD / q_NQD.shape[-1] ** 0.5 @ k_NSD.transpose(1, 2)
+    weights_NQS = scores_NQS.softmax(dim=-1, dtype=torch.float32).to(v_NSD.dtype)
+    return drop(weights_NQS, p) @ v_NSD
 
 
 def flash(
@@ -92,20 +106,20 @@ ATTENTION: dict[str, Attention] = {"plain": plain, "split": split, "efficient": 
 _ON_CUDA = ("efficient", "flash")  # torch's own words on another device are a list of all that it knows
 
 
-class AttentionError(ValueError):
+class KernelError(ValueError):
     """This machine cannot run the attention that was named."""
 
 
 def choose_attention(name: str, device: torch.device, dtype: torch.dtype, head_width: int) -> str:
     """The name itself, or for `auto` the first that runs here of those that can be fast on this kind of device.
 
-    Each is tried on two short sequences. Raises AttentionError, with the reason, for a name that cannot run.
+    Each is tried on two short sequences. Raises KernelError, with the reason, for a name that cannot run.
     """
     if name in _ON_CUDA and device.type != "cuda":
-        raise AttentionError(f"ATTENTION={name} needs a GPU, and this run is on the {device}; set ATTENTION=auto")
+        raise KernelError(f"ATTENTION={name} needs a GPU, and this run is on the {device}; set ATTENTION=auto")
     if name != "auto":
         if reason := _why_not(name, device, dtype, head_width):
-            raise AttentionError(f"ATTENTION={name} does not run on {device} in {dtype} ({reason}); set ATTENTION=auto")
+            raise KernelError(f"ATTENTION={name} does not run on {device} in {dtype} ({reason}); set ATTENTION=auto")
         return name
     fastest_first = ("flash", "efficient", "split") if device.type == "cuda" else ("split",)
     return next(each for each in fastest_first if not _why_not(each, device, dtype, head_width))

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._inductor.cpp_builder import get_cpp_compiler
+from torch._inductor.exc import InvalidCxxCompiler
 
-from benchmarks.bert.model.attention import ATTENTION, Attention, choose_attention
+from benchmarks.bert.model.attention import ATTENTION, Attention, KernelError, choose_attention
+from benchmarks.bert.model.dropout import dropout
 
 LinearGelu = Callable[[nn.Linear, Tensor], Tensor]
 # (linear, its input, what it is added to, the norm after that, probability to drop) -> the norm's output
@@ -27,7 +30,7 @@ def eager_linear_gelu(linear: nn.Linear, x_QH: Tensor) -> Tensor:
 def eager_linear_add_norm(linear: nn.Linear, x_QF: Tensor, residual_QH: Tensor, norm: nn.LayerNorm, p: float) -> Tensor:
     """norm(residual + dropout(linear(x))): the sum and the norm in fp32, the result in the linear map's dtype."""
     projected_QH = linear(x_QF)
-    return norm((residual_QH + F.dropout(projected_QH, p)).float()).to(projected_QH.dtype)
+    return norm((residual_QH + dropout(projected_QH, p)).float()).to(projected_QH.dtype)
 
 
 def _bias_gelu(x_QF: Tensor, bias_F: Tensor) -> Tensor:
@@ -41,8 +44,19 @@ def _bias_add_norm(
     return F.layer_norm(sum_QH, weight_H.shape, weight_H, shift_H, epsilon).to(x_QH.dtype)
 
 
-def compiled() -> tuple[LinearGelu, LinearAddNorm]:
+def _find_compiler() -> None:
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise KernelError("FUSION=compiled needs a C++ compiler, and there is none; set FUSION=eager") from error
+
+
+def compiled(device: torch.device) -> tuple[LinearGelu, LinearAddNorm]:
     """The same two, with all that follows the matrix product in one kernel, and the bias's gradient too."""
+    if device.type == "cpu":
+        _find_compiler()
+    # These are parts of a model that DDP wraps: dynamo is not to cut them along DDP's buckets.
+    torch._dynamo.config.optimize_ddp = False
     bias_gelu, bias_add_norm = torch.compile(_bias_gelu), torch.compile(_bias_add_norm)
 
     def linear_gelu(linear: nn.Linear, x_QH: Tensor) -> Tensor:
@@ -55,8 +69,8 @@ def compiled() -> tuple[LinearGelu, LinearAddNorm]:
     return linear_gelu, linear_add_norm
 
 
-FUSIONS: dict[str, Callable[[], tuple[LinearGelu, LinearAddNorm]]] = {
-    "eager": lambda: (eager_linear_gelu, eager_linear_add_norm),
+FUSIONS: dict[str, Callable[[torch.device], tuple[LinearGelu, LinearAddNorm]]] = {
+    "eager": lambda device: (eager_linear_gelu, eager_linear_add_norm),
     "compiled": compiled,
 }
 
@@ -79,9 +93,9 @@ def choose_kernels(
 ) -> Kernels:
     """By name, `auto` by what is fastest on the device; docs/model.md has the measurements.
 
-    Raises AttentionError as `choose_attention` does.
+    Raises KernelError, with the reason, for what cannot run there.
     """
     attention = choose_attention(attention, device, dtype, head_width)
     if fusion == "auto":
         fusion = "compiled" if device.type == "cuda" else "eager"
-    return Kernels(f"{attention} attention, {fusion}", ATTENTION[attention], *FUSIONS[fusion]())
+    return Kernels(f"{attention} attention, {fusion}", ATTENTION[attention], *FUSIONS[fusion](device))

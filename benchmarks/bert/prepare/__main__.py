@@ -22,6 +22,7 @@ _STEPS = {
     "import": "exchange.add_import",
     "export": "exchange.add_export",
     "check": "check.command.add_check",
+    "stage": "stage.add_stage",
 }
 
 

@@ -16,7 +16,7 @@ from benchmarks.bert.weights.names import MASKED_LM_BIAS, WORD, is_head
 from benchmarks.bert.weights.shapes import Shape, Sizes, padded, shapes, shapes_of, sizes_of
 
 _NUM_LISTED = 10
-_WIDENED = (torch.float16, torch.bfloat16)  # fp32 holds each of their values exactly
+READ = (torch.float32, torch.float16, torch.bfloat16)  # fp32 holds each of the others' values exactly
 _REMEDY = "it must be a BERT's whole weights as its trainer saved them, or an encoder's; download or copy it again"
 
 
@@ -52,7 +52,8 @@ def account(path: Path, form: str, found: Found) -> Weights:
     """Check that a file's tensors are one whole encoder, with or without heads, of 16 or 32 bits; widen them to fp32.
 
     Raises:
-        WeightsError: a tensor is missing, unknown, of another shape than the others tell, or of another type.
+        WeightsError: a tensor is missing, unknown, of another shape than the others tell, empty, of another type, or
+            holds what is no finite number.
     """
     _cut_to_bias(found.tensors)
     shape_of = shapes_of(found.tensors)
@@ -63,10 +64,12 @@ def account(path: Path, form: str, found: Found) -> Weights:
     else:
         expected = {name: shape for name, shape in shapes(sizes).items() if name in shape_of or not is_head(name)}
         problems += differences(shape_of, expected)
+    problems += [wrong_type(name, tensor) for name, tensor in found.tensors.items() if tensor.dtype not in READ]
+    problems += [f"{name} is {shape}, which is empty" for name, shape in shape_of.items() if 0 in shape]
     problems += [
-        f"{name} is of type {str(tensor.dtype).removeprefix('torch.')}, not a float of 16 or 32 bits"
+        f"{name} holds NaN or infinite values"
         for name, tensor in found.tensors.items()
-        if tensor.dtype not in (torch.float32, *_WIDENED)
+        if tensor.dtype in READ and not torch.isfinite(tensor).all()
     ]
     if problems:
         raise refusal(path, "these are not a BERT's weights", problems, _REMEDY)
@@ -79,6 +82,11 @@ def _cut_to_bias(tensors: dict[str, Tensor]) -> None:
     word, bias = tensors.get(WORD), tensors.get(MASKED_LM_BIAS)
     if word is not None and bias is not None and word.dim() and bias.dim() and len(word) == padded(len(bias)):
         tensors[WORD] = word[: len(bias)]
+
+
+def wrong_type(name: str, tensor: Tensor) -> str:
+    """The complaint about a tensor whose type is none of `READ`."""
+    return f"{name} is of type {str(tensor.dtype).removeprefix('torch.')}, not a float of 16 or 32 bits"
 
 
 def differences(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> list[str]:
@@ -102,11 +110,25 @@ def refusal(path: Path, complaint: str, problems: Sequence[str], remedy: str) ->
     return WeightsError("\n".join(lines))
 
 
+def check_file(path: Path) -> None:
+    """Refuse what is no file that can be read, before a library complains about it in words of its own.
+
+    Raises:
+        WeightsError: a folder, or a pipe, of which opening may wait for ever.
+        OSError: nothing lies there, or it may not be read.
+    """
+    if path.exists() and not path.is_file():
+        raise WeightsError(f"{path}: not a regular file; copy the file itself there")
+    with open(path, "rb"):
+        pass
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
+    check_file(path)
     try:
         content = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WeightsError(f"{path}: not JSON ({describe(error)}); download or copy it again") from error
     if not isinstance(content, dict):
         raise WeightsError(f"{path}: not a JSON object; download or copy it again")

@@ -25,6 +25,7 @@ FLOAT32 = 1
 
 _HEADER = b""  # the header's key, before all names
 _VERSION = 1
+_MOST_DIMENSIONS = 8  # a BERT's have two at most; the product of very many would take for ever
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ def parse_index(index: bytes) -> tuple[int, dict[str, Entry]]:
     num_shards = _parse_header(content.pop(_HEADER))
     # A key that begins with a zero byte is a slice; the tensor that it is of has an entry and says so.
     named = {key: value for key, value in content.items() if not key.startswith(b"\0")}
-    return num_shards, {key.decode("utf-8", "replace"): _parse_entry(value) for key, value in named.items()}
+    by_name = {key.decode("utf-8", "replace"): value for key, value in named.items()}
+    return num_shards, {name: _parse_entry(name, value) for name, value in by_name.items()}
 
 
 def _parse_header(message: bytes) -> int:
@@ -60,11 +62,13 @@ def _parse_header(message: bytes) -> int:
     return as_int(found.get(1, 0))
 
 
-def _parse_entry(message: bytes) -> Entry:
+def _parse_entry(name: str, message: bytes) -> Entry:
     found: dict[int, int | bytes] = dict(fields(message))
-    shape = []
+    shape: list[int] = []
     for number, dimension in fields(as_bytes(found.get(2, b""))):
         if number == 2:
+            if len(shape) == _MOST_DIMENSIONS:
+                raise FormatError(f"{name} has more than {_MOST_DIMENSIONS} dimensions, so it is damaged")
             sizes = dict(fields(as_bytes(dimension)))
             shape.append(as_int(sizes.get(1, 0)))
     dtype, shard, offset, num_bytes, crc = (as_int(found.get(number, 0)) for number in (1, 3, 4, 5, 6))

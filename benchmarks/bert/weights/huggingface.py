@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.bert.complaint import describe
 from benchmarks.bert.files import atomic_write
-from benchmarks.bert.weights.account import Found, WeightsError, read_json
+from benchmarks.bert.weights.account import Found, WeightsError, check_file, read_json
 from benchmarks.bert.weights.shapes import shapes_of, sizes_of
 from benchmarks.bert.weights.spelling import from_pytorch, to_pytorch
 
@@ -42,7 +42,7 @@ def read(folder: Path) -> Found:
         return from_pytorch(read_safetensors(folder / TENSORS))
     index = folder / INDEX
     file_of = read_json(index).get("weight_map")
-    if not isinstance(file_of, dict) or not all(isinstance(f, str) and f == Path(f).name for f in file_of.values()):
+    if not isinstance(file_of, dict) or not all(map(_is_file_name, file_of.values())):
         raise WeightsError(f"{index}: its weight_map does not name files of its folder; download or copy it again")
     named: dict[str, Tensor] = {}
     for file in sorted(set(file_of.values())):
@@ -50,6 +50,11 @@ def read(folder: Path) -> Found:
     if differing := sorted(named.keys() ^ file_of.keys()):
         raise WeightsError(f"{index}: it and its files differ in {', '.join(differing[:10])}; copy all of them again")
     return from_pytorch(named)
+
+
+def _is_file_name(value: object) -> bool:
+    """Whether it is the plain name of a file, which leads out of no folder."""
+    return isinstance(value, str) and value == Path(value).name and value not in ("", "..")
 
 
 def _check_config(path: Path) -> None:
@@ -63,6 +68,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors of one safetensors file, mapped."""
     if not path.exists():
         raise WeightsError(f"{path}: no such file; copy all files of the folder")
+    check_file(path)
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
@@ -98,3 +104,4 @@ def write(folder: Path, tensors: dict[str, Tensor], num_heads: int | None) -> No
     with atomic_write(folder / TENSORS) as new_tensors, atomic_write(folder / CONFIG) as new_config:
         new_config.write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         save_file(to_pytorch(tensors), new_tensors, metadata={"format": "pt"})
+        new_tensors.chmod(0o644)  # the library leaves it to the owner alone

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from benchmarks.bert.weights.account import Found
+from benchmarks.bert.weights.account import READ, Found, wrong_type
 from benchmarks.bert.weights.names import MASKED_LM_BIAS, WORD, count_layers, names
 
 # Another spelling -> Hugging Face's; an entry that ends a name has no dot behind it.
@@ -48,7 +48,9 @@ def from_pytorch(named: Mapping[str, Tensor]) -> Found:
     for name, tensor in named.items():
         if plain[name] in _TIED:
             twin = found.tensors.setdefault(_TIED[plain[name]], tensor)
-            if not torch.equal(tensor.float(), twin.float()):
+            if tensor.dtype not in READ:
+                found.problems.append(wrong_type(name, tensor))
+            elif twin.dtype in READ and not torch.equal(tensor.float(), twin.float()):
                 found.problems.append(f"{name} differs from {_TIED[plain[name]]}, to which it should be tied")
     return found
 

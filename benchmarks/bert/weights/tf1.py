@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.bert.files import atomic_write
-from benchmarks.bert.weights.account import Found, WeightsError
+from benchmarks.bert.weights.account import Found, WeightsError, check_file
 from benchmarks.bert.weights.bundle import DTYPES, FLOAT32, Entry, build_index, parse_index
 from benchmarks.bert.weights.checksum import masked_crc
 from benchmarks.bert.weights.names import count_layers, names
@@ -44,6 +44,7 @@ def read(prefix: Path) -> Found:
         WeightsError: a file is missing, cut off, damaged or of a kind that is not read, or google-crc32c is missing.
     """
     path = index_file(prefix)
+    check_file(path)
     try:
         num_shards, entries = parse_index(path.read_bytes())
     except FormatError as error:
@@ -68,6 +69,7 @@ def read(prefix: Path) -> Found:
 def _map(file: Path) -> np.ndarray:
     if not file.exists():
         raise WeightsError(f"{file}: no such file, but the index names it; copy all files of the checkpoint")
+    check_file(file)
     if not file.stat().st_size:
         return np.zeros(0, np.uint8)  # which cannot be mapped
     return np.memmap(file, np.uint8, mode="c")  # "c": torch wants memory that it may write; the file keeps its bytes
@@ -78,6 +80,8 @@ def _tensor(file: Path, shard: np.ndarray, name: str, entry: Entry) -> Tensor:
         raise WeightsError(f"{file}: {name} is stored in slices (a partitioned variable); save it whole")
     if entry.dtype not in DTYPES:
         raise WeightsError(f"{file}: {name} is of TensorFlow's type {entry.dtype}; float, half and bfloat16 are read")
+    if 0 in entry.shape:  # beside which any size fits any number of bytes
+        raise WeightsError(f"{file}: {name} of shape {entry.shape} is empty; {_COPY_AGAIN}")
     dtype = DTYPES[entry.dtype]
     if entry.num_bytes != math.prod(entry.shape) * dtype.itemsize:
         raise WeightsError(f"{file}: {name} of shape {entry.shape} has {entry.num_bytes} bytes; {_COPY_AGAIN}")
