@@ -55,5 +55,5 @@ def _made_up(trainer: Trainer, config: Config, num_sequences: int, fraction: flo
         num_sequences=num_sequences,
         length=length,
         num_vocabulary=trainer.model.shape.num_vocabulary,
-        num_masked=max(1, length * 15 // 100),
+        num_masked=-(-length * 15 // 100),  # of each length another count
     ).to(trainer.device)

@@ -101,10 +101,10 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], dtype: t
 def test_compiled_kernels_equal_eager_ones_with_all_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the form that a second number of tokens brings about, at once: each compilation takes seconds."""
     compile_by(monkeypatch, dynamic=True)
-    fusion = FUSIONS["compiled"]()
+    fusion = FUSIONS["compiled"](CPU)
     for num_rows in (8, 13, 144):
         found = outputs_and_gradients(fusion, num_rows, torch.float32)
-        expected = outputs_and_gradients(FUSIONS["eager"](), num_rows, torch.float32)
+        expected = outputs_and_gradients(FUSIONS["eager"](CPU), num_rows, torch.float32)
         assert len(expected) == 2 + 3 + 6
         assert_close(found, expected, torch.float32)
     assert counters["stats"]["unique_graphs"] == 2
@@ -112,13 +112,13 @@ def test_compiled_kernels_equal_eager_ones_with_all_gradients(monkeypatch: pytes
 
 @needs_compiler
 def test_in_bf16_they_equal_eager_ones_but_for_rounding() -> None:
-    found = outputs_and_gradients(FUSIONS["compiled"](), 21, torch.bfloat16)
-    assert_close(found, outputs_and_gradients(FUSIONS["eager"](), 21, torch.bfloat16), torch.bfloat16)
+    found = outputs_and_gradients(FUSIONS["compiled"](CPU), 21, torch.bfloat16)
+    assert_close(found, outputs_and_gradients(FUSIONS["eager"](CPU), 21, torch.bfloat16), torch.bfloat16)
 
 
 def test_from_the_third_number_of_tokens_on_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_by(monkeypatch, backend="eager")
-    fusion, num_graphs = FUSIONS["compiled"](), []
+    fusion, num_graphs = FUSIONS["compiled"](CPU), []
     for num_rows in (8, 13, 21, 34, 8, 13, 144):
         outputs_and_gradients(fusion, num_rows, torch.float32)
         num_graphs.append(counters["stats"]["unique_graphs"])
@@ -127,7 +127,7 @@ def test_from_the_third_number_of_tokens_on_nothing_is_compiled(monkeypatch: pyt
 
 def test_kernels_compiled_for_fixed_shapes_would_be_compiled_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_by(monkeypatch, backend="eager", dynamic=False)
-    fusion = FUSIONS["compiled"]()
+    fusion = FUSIONS["compiled"](CPU)
     for num_graphs, num_rows in ((2, 8), (4, 13), (6, 21), (8, 34)):
         outputs_and_gradients(fusion, num_rows, torch.float32)
         assert counters["stats"]["unique_graphs"] == num_graphs
@@ -141,7 +141,7 @@ def compile_by(monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
 
 @every_dtype
 def test_a_kernel_that_forgets_the_bias_or_adds_after_the_norm_is_seen(dtype: torch.dtype) -> None:
-    eager_gelu, eager_add_norm = FUSIONS["eager"]()
+    eager_gelu, eager_add_norm = FUSIONS["eager"](CPU)
 
     def no_bias(linear: nn.Linear, x: Tensor) -> Tensor:
         return F.gelu(F.linear(x, linear.weight)) + 0.0 * linear.bias.sum()
@@ -185,7 +185,7 @@ def test_dropout_keeps_its_share_scales_what_it_keeps_and_its_gradient_has_the_s
         linear.weight.zero_()
         linear.bias.fill_(1.0)
     torch.manual_seed(0)
-    out = FUSIONS[fusion]()[1](linear, torch.zeros(num_rows, IN), torch.zeros(num_rows, OUT), norm, p)
+    out = FUSIONS[fusion](CPU)[1](linear, torch.zeros(num_rows, IN), torch.zeros(num_rows, OUT), norm, p)
     weight = torch.randn(num_rows, OUT, generator=torch.Generator().manual_seed(1))
     (out * epsilon**0.5 * weight).sum().backward()
 
@@ -210,7 +210,7 @@ def test_auto_on_a_cpu_is_split_and_eager(dtype: torch.dtype) -> None:
     assert choose_attention("auto", CPU, dtype, 64) == "split"
     found = choose_kernels("auto", "auto", device=CPU, dtype=dtype, head_width=64)
     assert found.attention is split
-    assert (found.linear_gelu, found.linear_add_norm) == FUSIONS["eager"]()
+    assert (found.linear_gelu, found.linear_add_norm) == FUSIONS["eager"](CPU)
     assert found.name == "split attention, eager"
 
 
@@ -422,7 +422,7 @@ def test_a_residual_stream_that_stays_fp32_is_seen() -> None:
 
 def test_compiled_kernels_keep_the_residual_stream_16_bit_too(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_by(monkeypatch, backend="aot_eager")
-    compute = Kernels("of a test", split, *FUSIONS["compiled"]())
+    compute = Kernels("of a test", split, *FUSIONS["compiled"](CPU))
     seen, loss = dtypes_of(Bert(SHAPE, compute), torch.bfloat16)
     assert seen["between layers"] == seen["last layer's output"] == {torch.bfloat16}
     assert loss.dtype == torch.float32

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._inductor.cpp_builder import get_cpp_compiler
-from torch._inductor.exc import InvalidCxxCompiler
 
 from benchmarks.bert.model.attention import ATTENTION, Attention, KernelError, choose_attention
 from benchmarks.bert.model.dropout import dropout
@@ -45,6 +43,9 @@ def _bias_add_norm(
 
 
 def _find_compiler() -> None:
+    from torch._inductor.cpp_builder import get_cpp_compiler  # seconds, which only this choice is to cost
+    from torch._inductor.exc import InvalidCxxCompiler
+
     try:
         get_cpp_compiler()
     except InvalidCxxCompiler as error:
@@ -53,10 +54,11 @@ def _find_compiler() -> None:
 
 def compiled(device: torch.device) -> tuple[LinearGelu, LinearAddNorm]:
     """The same two, with all that follows the matrix product in one kernel, and the bias's gradient too."""
+    from torch._dynamo import config
+
     if device.type == "cpu":
         _find_compiler()
-    # These are parts of a model that DDP wraps: dynamo is not to cut them along DDP's buckets.
-    torch._dynamo.config.optimize_ddp = False
+    config.optimize_ddp = False  # these are parts of what DDP wraps: they are not to be cut along its buckets
     bias_gelu, bias_add_norm = torch.compile(_bias_gelu), torch.compile(_bias_add_norm)
 
     def linear_gelu(linear: nn.Linear, x_QH: Tensor) -> Tensor:
