@@ -83,7 +83,7 @@ ALIKE = {
     "TARGET_ACCURACY": "0.1",
     "BATCH_SIZE": "4",
 }
-VOLATILE = ("submission_", "configuration", "cache_clear", "eval_accuracy")
+VOLATILE = ("submission_", "configuration", "cache_clear", "eval_accuracy", "tracked_stats")
 
 
 def learnt(log: Path) -> tuple[dict[str, Any], list[tuple[int, float]]]:
