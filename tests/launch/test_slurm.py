@@ -82,6 +82,7 @@ ALIKE = {
     "EVAL_INTERVAL_SAMPLES": "16",
     "TARGET_ACCURACY": "0.1",
     "BATCH_SIZE": "4",
+    "LEARNING_RATE": "1e-3",
 }
 VOLATILE = ("submission_", "configuration", "cache_clear", "eval_accuracy", "tracked_stats")
 
