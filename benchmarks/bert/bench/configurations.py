@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from benchmarks.bert.model.bert import BertShape
 
 
@@ -15,3 +17,9 @@ CONFIGURATIONS = {
     "large": _shape(2, 1024, 16),
 }
 TINY = BertShape(num_vocabulary=101, max_length=64, num_layers=2, hidden_size=32, num_heads=2, ffn_size=64)
+
+
+def sizes(shape: BertShape) -> dict[str, Any]:
+    """A shape as the fields of a run's configuration."""
+    names = ("max_length", "num_layers", "hidden_size", "num_heads", "ffn_size", "dropout")
+    return {name: getattr(shape, name) for name in names}

@@ -12,7 +12,7 @@ from itertools import product
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.bert.bench.configurations import TINY
+from benchmarks.bert.bench.configurations import TINY, sizes
 from benchmarks.bert.bench.flops import packed_flops
 from benchmarks.bert.bench.lengths import representative, wikipedia_shares
 from benchmarks.bert.bench.made_up import made_up_batches
@@ -26,7 +26,7 @@ from benchmarks.bert.warm_up import warm_up
 from benchmarks.bert.world import World
 
 _WARM_UP, _STEPS = 3, 8
-_BATCH = {"cuda": 56, "cpu": 4}  # 56 is the record run's on eight A100
+_BATCH = {"cuda": 56, "cpu": 4}  # 56 is NVIDIA's on eight A100
 _SHAPES = {"cuda": BertShape(), "cpu": TINY}
 _TOP = 20  # kernels listed
 _GIBIBYTE = 2**30
@@ -35,12 +35,7 @@ _GIBIBYTE = 2**30
 def warm_trainer(world: World, device: torch.device, shape: BertShape, precision: str, fusion: str) -> Trainer:
     config = Config(
         device=device.type,
-        max_length=shape.max_length,
-        num_layers=shape.num_layers,
-        hidden_size=shape.hidden_size,
-        num_heads=shape.num_heads,
-        ffn_size=shape.ffn_size,
-        dropout=shape.dropout,
+        **sizes(shape),
         precision=precision,
         fusion=fusion,
         batch_size=_BATCH[device.type],

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks.bert.bench.clock import BACKWARD, FORWARD, PartClock, Section
+from benchmarks.bert.bench.configurations import sizes
 from benchmarks.bert.bench.flops import packed_flops, padded_flops
 from benchmarks.bert.bench.lengths import representative
 from benchmarks.bert.bench.made_up import made_up_batches
@@ -46,15 +47,9 @@ class Plan:
     versus_padded: bool
 
     def config(self, device: torch.device) -> Config:
-        shape = self.shape
         return Config(
             device=device.type,
-            max_length=shape.max_length,
-            num_layers=shape.num_layers,
-            hidden_size=shape.hidden_size,
-            num_heads=shape.num_heads,
-            ffn_size=shape.ffn_size,
-            dropout=shape.dropout,
+            **sizes(self.shape),
             precision=self.precision,
             attention=self.attention,
             fusion=self.fusion,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +13,7 @@ from benchmarks.bert.prepare.digest import content_digest
 from benchmarks.bert.prepare.estimate import check_room
 from benchmarks.bert.prepare.extract import DUMP_DATE, extract
 from benchmarks.bert.prepare.meter import clock
+from benchmarks.bert.prepare.options import count, num_cores, warn
 from benchmarks.bert.prepare.samples import Recipe
 from benchmarks.bert.prepare.wiki import prepare_wiki
 
@@ -78,11 +77,11 @@ def add_extract(steps: Steps) -> None:
     step.set_defaults(run=_extract)
     step.add_argument("dump", type=Path, help="pages-articles as .xml or .xml.bz2")
     step.add_argument("--out", type=Path, required=True, help="folder for AA/wiki_00, AA/wiki_01 …")
-    step.add_argument("--file-bytes", type=_count, default=1 << 20, help="size of a file, at least an article")
+    step.add_argument("--file-bytes", type=count, default=1 << 20, help="size of a file, at least an article")
     step.add_argument(
         "--date", type=date.fromisoformat, default=DUMP_DATE, help=f"what pages see as today's date ({DUMP_DATE})"
     )
-    step.add_argument("--processes", type=_count, default=_num_cores())
+    step.add_argument("--processes", type=count, default=num_cores())
 
 
 def _extract(arguments: argparse.Namespace) -> None:
@@ -111,7 +110,7 @@ def add_wiki(steps: Steps) -> None:
     step.add_argument("--expect", type=Path, help="eval.md5 of the benchmark: refuse other held-out articles")
     step.add_argument("--seed", type=int, default=12345)
     step.add_argument("--keep-steps", action="store_true", help="write the steps .1 and .2 too, to compare them")
-    step.add_argument("--processes", type=_count, default=_num_cores())
+    step.add_argument("--processes", type=count, default=num_cores())
 
 
 def _wiki(arguments: argparse.Namespace) -> None:
@@ -145,8 +144,8 @@ def add_samples(steps: Steps) -> None:
     step.add_argument("--short-share", type=float, default=default.short_share)
     step.add_argument("--duplicates", type=int, default=default.duplicates)
     step.add_argument("--seed", type=int, default=default.seed)
-    step.add_argument("--shards", type=_count)
-    step.add_argument("--processes", type=_count, default=_num_cores())
+    step.add_argument("--shards", type=count)
+    step.add_argument("--processes", type=count, default=num_cores())
     step.add_argument("--estimate", action="store_true", help="say what it will come to, and make nothing")
 
 
@@ -171,7 +170,7 @@ def _samples(arguments: argparse.Namespace) -> None:
         recipe=recipe,
         num_shards=num_shards,
         num_processes=arguments.processes,
-        warn=_warn,
+        warn=warn,
     )
     print(
         f"{arguments.out}: {manifest.num_samples:,} samples, {manifest.num_tokens:,} tokens, "
@@ -198,17 +197,3 @@ def add_digest(steps: Steps) -> None:
 
 def _digest(arguments: argparse.Namespace) -> None:
     print(content_digest(arguments.folder))
-
-
-def _warn(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr, flush=True)
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return int(text)
