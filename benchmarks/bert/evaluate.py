@@ -7,7 +7,6 @@ and model together that costs no training. The benchmark's checkpoint has 0.3408
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -25,6 +24,7 @@ from benchmarks.bert.data.dataset import check_lengths, check_shards, count_voca
 from benchmarks.bert.data.store import SampleStore
 from benchmarks.bert.loss import num_correct
 from benchmarks.bert.refusals import REFUSALS
+from benchmarks.bert.shutdown import end
 from benchmarks.bert.trainer import choose_device, choose_precision, initial_model
 from benchmarks.bert.world import World, from_launcher
 
@@ -141,4 +141,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

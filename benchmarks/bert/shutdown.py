@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -25,6 +27,16 @@ class Interrupted(BaseException):
 def end_with_parent() -> None:
     """Have the kernel send this process SIGTERM when its launcher ends, so that no rank outlives it (Linux)."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def end(status: int) -> NoReturn:
+    """Exit without the interpreter's own end, which a process that had a group may not survive.
+
+    A communication thread may still wait for a dead rank, or still hold a hook's future, which is Python's to free.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 @contextmanager

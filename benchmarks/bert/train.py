@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -37,7 +35,7 @@ from benchmarks.bert.model.graphs import graph_sizes
 from benchmarks.bert.progress import Progress, Silent
 from benchmarks.bert.record import record_cache_clear, record_hyperparameters, record_submission, record_weights
 from benchmarks.bert.refusals import REFUSAL_NAMES, REFUSALS
-from benchmarks.bert.shutdown import Interrupted, end_with_parent, interruptible, signals_first
+from benchmarks.bert.shutdown import Interrupted, end, end_with_parent, interruptible, signals_first
 from benchmarks.bert.stepclock import StepClock
 from benchmarks.bert.trainer import build_trainer, choose_device
 from benchmarks.bert.warm_up import warm_up
@@ -166,7 +164,4 @@ def run(
 
 
 if __name__ == "__main__":
-    exit_status = main()
-    sys.stdout.flush()
-    # Without the interpreter's own end: after an error a communication thread may still wait for a dead rank.
-    os._exit(exit_status)
+    end(main())

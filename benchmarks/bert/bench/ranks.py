@@ -14,6 +14,7 @@ import torch
 import torch.multiprocessing
 
 from benchmarks.bert.comm.group import process_group
+from benchmarks.bert.shutdown import end
 from benchmarks.bert.trainer import choose_device
 from benchmarks.bert.world import World
 
@@ -51,6 +52,7 @@ def _run(
     world = World(rank, num_ranks, local_rank=rank, ranks_per_node=num_ranks, rendezvous=rendezvous)
     with process_group(world, chosen, _TIMEOUT_S):
         function(world, chosen, *args)
+    end(0)
 
 
 def _free_port() -> int:
