@@ -12,10 +12,10 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 
 venv=${VENV:-.venv}
 requirements=(requirements.txt)
-modules=(torch mlperf_logging h5py numpy tokenizers safetensors google_crc32c)
+modules=(torch mlperf_logging h5py numpy tokenizers safetensors google_crc32c numba)
 if [[ ${1:-} == --tools ]]; then
-  requirements+=(requirements-tools.txt requirements-bench.txt)
-  modules+=(pytest hypothesis ruff mypy transformers)
+  requirements+=(requirements-tools.txt requirements-bench.txt requirements-tune.txt)
+  modules+=(pytest hypothesis ruff mypy transformers optuna)
 fi
 
 say() { printf 'setup: %s\n' "$*" >&2; }

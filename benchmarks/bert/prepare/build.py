@@ -23,6 +23,7 @@ from benchmarks.bert.data.shards import SampleArrays, ShardError, open_shard, re
 from benchmarks.bert.files import sha256_of
 from benchmarks.bert.prepare import pool
 from benchmarks.bert.prepare.corpus import CorpusError
+from benchmarks.bert.prepare.draws import fastest
 from benchmarks.bert.prepare.estimate import Estimate, check_room, estimate
 from benchmarks.bert.prepare.lock import only_writer
 from benchmarks.bert.prepare.meter import Meter
@@ -168,6 +169,7 @@ def _make_shards(parts: Sequence[_Part], num_processes: int, say: Callable[[str]
             say(f"{parts[index].shard}: {each.num_samples:,} samples")
     finally:
         meter.close()
+    say(fastest()[1])
     return [each for each in made if each is not None]
 
 

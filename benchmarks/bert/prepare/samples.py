@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from random import Random
 
 import numpy as np
 
 from benchmarks.bert.data.shards import SampleArrays
-from benchmarks.bert.prepare.draws import below, heads, shuffle_front
+from benchmarks.bert.prepare.draws import KEPT, MASKED, Draws, fastest
 
 Encoded = list[list[int]]  # one document: ids of its sentences
 
 _SPECIAL = 3  # [CLS] A [SEP] B [SEP]
-_BATCH = 1 << 12  # samples whose predictions are sorted at once; a sample's number within it takes 16 bits
+_BATCH = 1 << 12  # samples whose predictions are looked up at once
 _MOST_PREDICTIONS = 160_000_000  # of one shard: below 2 GiB of memory
 
 
@@ -178,23 +177,27 @@ def make_samples(documents: list[Encoded], recipe: Recipe, special: SpecialIds, 
     ]
 
 
-def draw_samples(text: TokenizedText, recipe: Recipe, special: SpecialIds, num_vocabulary: int) -> DrawnSamples:
-    """All samples of one part of the corpus, shuffled."""
-    rng = Random(recipe.seed)
-    documents = list(range(text.num_documents))
-    rng.shuffle(documents)
-    predictions = _Predictions(text, recipe, special, num_vocabulary, rng)
+def draw_samples(
+    text: TokenizedText,
+    recipe: Recipe,
+    special: SpecialIds,
+    num_vocabulary: int,
+    *,
+    make_draws: Callable[[int, int], Draws] | None = None,
+) -> DrawnSamples:
+    """All samples of one part of the corpus, shuffled. `make_draws` is `draws.fastest`'s where it is not given."""
+    draws = (make_draws or fastest()[0])(recipe.seed, recipe.max_length)
+    documents: list[int] = draws.order(text.num_documents).tolist()
+    predictions = _Predictions(text, recipe, special, num_vocabulary, draws)
     spans, nsp = array("q"), array("B")
-    for a, a_size, b, b_size, is_random_next in _pairs(text, documents, recipe, rng):
+    for a, a_size, b, b_size, is_random_next in _pairs(text, documents, recipe, draws):
         spans.extend((a, a_size, b, b_size))
         nsp.append(is_random_next)
         predictions.draw(a, a_size, b, b_size)
-    order = list(range(len(nsp)))
-    rng.shuffle(order)
     return DrawnSamples(
         text,
         special,
-        np.array(order, np.int64),
+        draws.order(len(nsp)),
         np.frombuffer(spans, np.int64).reshape(-1, 4),
         np.frombuffer(nsp, np.uint8),
         *predictions.arrays(),
@@ -202,14 +205,14 @@ def draw_samples(text: TokenizedText, recipe: Recipe, special: SpecialIds, num_v
 
 
 def _pairs(
-    text: TokenizedText, documents: list[int], recipe: Recipe, rng: Random
+    text: TokenizedText, documents: list[int], recipe: Recipe, draws: Draws
 ) -> Iterator[tuple[int, int, int, int, bool]]:
     """Cut each document into chunks of about the target length, and each chunk into A and (the true or a random) B.
 
     Yields where A begins in the text and its size, the same of B, and whether B is a random one. The caller draws the
     sample's predictions before it asks for the next pair: both take from the same generator.
     """
-    random, bits = rng.random, rng.getrandbits
+    random, below = draws.random, draws.below
     ends: list[int] = text.sentence_offsets.tolist()
     bounds = text.document_offsets.tolist()
     firsts = [bounds[document] for document in documents]
@@ -219,20 +222,20 @@ def _pairs(
         for index in range(len(documents)):
             target = max_tokens
             if random() < recipe.short_share:
-                target = 2 + below(max_tokens - 1, bits)
+                target = 2 + below(max_tokens - 1)
             start, end = firsts[index], stops[index]
             while start < end:
                 stop = min(end, bisect_left(ends, ends[start] + target, start + 1, end))
-                a_stop = start + 1 + (below(stop - start - 1, bits) if stop - start >= 2 else 0)
+                a_stop = start + 1 + (below(stop - start - 1) if stop - start >= 2 else 0)
                 a, a_size = ends[start], ends[a_stop] - ends[start]
                 # One sentence has no true continuation inside its chunk.
                 is_random_next = stop - start == 1 or random() < 0.5
                 if is_random_next:
                     for _ in range(10):  # the reference gives up after ten draws of the document itself
-                        other = below(len(documents), bits)
+                        other = below(len(documents))
                         if other != index:
                             break
-                    first = firsts[other] + below(stops[other] - firsts[other], bits)
+                    first = firsts[other] + below(stops[other] - firsts[other])
                     b = ends[first]
                     last = bisect_left(ends, b + target - a_size, first + 1, stops[other])
                     b_size = ends[min(last, stops[other])] - b
@@ -240,17 +243,17 @@ def _pairs(
                 else:
                     b, b_size = ends[a_stop], ends[stop] - ends[a_stop]
                 if a_size + b_size > max_tokens:
-                    a, a_size, b, b_size = _truncate(a, a_size, b, b_size, max_tokens, rng)
+                    a, a_size, b, b_size = _truncate(a, a_size, b, b_size, max_tokens, draws)
                 yield a, a_size, b, b_size, is_random_next
                 start = stop
 
 
-def _truncate(a: int, a_size: int, b: int, b_size: int, max_tokens: int, rng: Random) -> tuple[int, int, int, int]:
+def _truncate(a: int, a_size: int, b: int, b_size: int, max_tokens: int, draws: Draws) -> tuple[int, int, int, int]:
     """Shorten the longer of the two (B, if none is) by one token at a time, at its front or its back by a fair coin."""
     surplus = a_size + b_size - max_tokens
     level = min(surplus, abs(a_size - b_size))  # so many go from the longer; then B and A take turns
-    longer = sum(heads(level, rng))
-    b_front, a_front = heads(surplus - level, rng)
+    longer = sum(draws.heads(level))
+    b_front, a_front = draws.heads(surplus - level)
     b_cut, a_cut = (surplus - level + 1) // 2, (surplus - level) // 2
     if a_size > b_size:
         a_front, a_cut = a_front + longer, a_cut + level
@@ -263,40 +266,21 @@ class _Predictions:
     """Draws the masked places of one sample after the other: 80 % become [MASK], 10 % stay, 10 % a random entry."""
 
     def __init__(
-        self, text: TokenizedText, recipe: Recipe, special: SpecialIds, num_vocabulary: int, rng: Random
+        self, text: TokenizedText, recipe: Recipe, special: SpecialIds, num_vocabulary: int, draws: Draws
     ) -> None:
         self._text = text
         self._mask = special.mask
         self._num_vocabulary = num_vocabulary
-        self._random, self._bits = rng.random, rng.getrandbits
+        self._draws = draws
         self._counts = [0] * _SPECIAL + [recipe.num_predictions(n) for n in range(_SPECIAL, recipe.max_length + 1)]
-        self._places = list(range(recipe.max_length))
         self._sizes = array("q")
         self._done: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._num_done = 0
-        self._begin()
-
-    def _begin(self) -> None:
         self._pairs: list[tuple[int, int, int]] = []  # A's start, A's size, B's start
-        self._positions = array("H")  # in the order of the draws
-        self._random_at: list[int] = []  # which of them show a random entry,
-        self._random_ids: list[int] = []  # namely these,
-        self._kept_at: list[int] = []  # and which their own
 
     def draw(self, a: int, a_size: int, b: int, b_size: int) -> None:
-        random = self._random
-        places = self._places[1 : a_size + 1] + self._places[a_size + 2 : a_size + b_size + 2]
-        count = self._counts[len(places) + _SPECIAL]
-        shuffle_front(places, count, self._bits)
-        first = len(self._positions)
-        self._positions.extend(places[:count])
-        for at in range(first, first + count):
-            if random() >= 0.8:
-                if random() < 0.5:
-                    self._kept_at.append(at)
-                else:
-                    self._random_at.append(at)
-                    self._random_ids.append(below(self._num_vocabulary, self._bits))
+        count = self._counts[a_size + b_size + _SPECIAL]
+        self._draws.mask(a_size, b_size, count, self._num_vocabulary)
         self._sizes.append(count)
         self._pairs.append((a, a_size, b))
         if len(self._pairs) == _BATCH:
@@ -309,24 +293,17 @@ class _Predictions:
                 )
 
     def _flush(self) -> None:
-        """Put each sample's predictions into the order of their places, and look up what stood there."""
+        """Look up what stood at the places."""
         sizes = np.frombuffer(self._sizes, np.int64)[len(self._sizes) - len(self._pairs) :]
-        rows = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
-        positions = np.frombuffer(self._positions, np.uint16).astype(np.uint64)
+        places, shown = self._draws.take_masks()
         a, a_size, b = np.array(self._pairs, np.int64).reshape(-1, 3).T
-        shown = np.full(len(positions), self._mask, np.uint64)
-        shown[self._random_at] = self._random_ids
-        kept = np.zeros(len(positions), np.uint64)
-        kept[self._kept_at] = 1
-        ordered = np.sort(rows << 33 | positions << 17 | kept << 16 | shown).astype(np.int64)
-        places = ordered >> 17 & 0xFFFF
         # After [CLS], A; after A and [SEP], B.
         origin = np.where(places > a_size.repeat(sizes) + 1, (b - a_size - 2).repeat(sizes), (a - 1).repeat(sizes))
         ids = self._text.tokens[origin + places]
-        now = np.where(ordered >> 16 & 1, ids, ordered & 0xFFFF)
-        self._done.append((places.astype(np.uint16), ids, now.astype(np.uint16)))
+        now = np.where(shown == KEPT, ids, np.where(shown == MASKED, self._mask, shown)).astype(np.uint16)
+        self._done.append((places, ids, now))
         self._num_done += len(places)
-        self._begin()
+        self._pairs.clear()
 
     def arrays(self) -> Iterator[np.ndarray]:
         """Offsets, positions, ids and shown ids of all samples in the order in which they were drawn."""

@@ -159,8 +159,10 @@ class _Words(dict[str, bytes]):
 
     def __init__(self, vocabulary: list[str]) -> None:
         super().__init__()
-        self._ids = {entry: np.uint16(index).tobytes() for index, entry in enumerate(vocabulary)}
+        numbers = np.arange(len(vocabulary), dtype=np.uint16).tobytes()
+        self._ids = {entry: numbers[2 * index : 2 * index + 2] for index, entry in enumerate(vocabulary)}
         self._longest = max(map(len, vocabulary))
+        self._later_ids = {entry[2:]: ids for entry, ids in self._ids.items() if entry.startswith("##")}
         self._pieces: dict[str, bytes] = {}  # of the parts of words between punctuation
 
     def clear(self) -> None:
@@ -170,12 +172,14 @@ class _Words(dict[str, bytes]):
     def __missing__(self, word: str) -> bytes:
         # Lower case first, of the whole word: what a capital sigma becomes depends on its place in it.
         plain = word.lower()
-        if plain.isascii():
-            parts: Iterable[str] = _ASCII_PARTS.findall(plain)
-        else:
+        if not plain.isascii():
             decomposed = unicodedata.normalize("NFD", plain)
-            parts = _parts("".join(character for character in decomposed if unicodedata.category(character) != "Mn"))
-        found = b"".join(map(self._piece, parts))
+            bare = "".join(character for character in decomposed if unicodedata.category(character) != "Mn")
+            found = b"".join(map(self._piece, _parts(bare)))
+        elif plain.isalnum():
+            found = self._piece(plain)
+        else:
+            found = b"".join(map(self._piece, _ASCII_PARTS.findall(plain)))
         self[word] = found
         return found
 
@@ -190,15 +194,15 @@ class _Words(dict[str, bytes]):
         if len(part) > _LONGEST_WORD:
             return unknown
         pieces = []
-        start, mark = 0, ""
+        start, ids = 0, self._ids
         while start < len(part):
             for stop in range(min(len(part), start + self._longest), start, -1):
-                if (piece := self._ids.get(mark + part[start:stop])) is not None:
+                if (piece := ids.get(part[start:stop])) is not None:
                     break
             else:
                 return unknown
             pieces.append(piece)
-            start, mark = stop, "##"
+            start, ids = stop, self._later_ids
         return b"".join(pieces)
 
 
