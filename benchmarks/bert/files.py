@@ -41,5 +41,9 @@ def _sync_folder(folder: Path) -> None:
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, as hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a failing disk's error names no file
+        raise

@@ -161,7 +161,7 @@ def add_latin_1(path: Path) -> None:
     path.write_bytes(b"text\ncaf\xe9\n")
 
 
-@pytest.mark.parametrize(("damage", "named"), [(add_nul, "wiki_01:2: a NUL"), (add_latin_1, "wiki_01:1: not UTF-8")])
+@pytest.mark.parametrize(("damage", "named"), [(add_nul, "wiki_01:2: a NUL"), (add_latin_1, "wiki_01:2: not UTF-8")])
 def test_a_file_that_is_no_text_is_refused_by_its_line(
     tmp_path: Path, damage: Callable[[Path], None], named: str
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
@@ -19,27 +18,15 @@ from benchmarks.bert.prepare.extract import DUMP_DATE, extract, plain_paragraphs
 from benchmarks.bert.prepare.samples import Recipe
 from benchmarks.bert.prepare.wiki import prepare_wiki
 from benchmarks.bert.prepare.wordpiece import train_vocabulary, write_vocabulary
+from tests.support.dumps import page, write_dump
 from tests.support.wheels import find_wheel
 
 DUMP = "gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
-PAGE = """<page><title>{title}</title><ns>{space}</ns><id>{number}</id>{more}
-<revision><id>99</id><text xml:space="preserve">{text}</text></revision></page>
-"""
 
 
 @pytest.fixture(autouse=True)
 def _threads_for_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "ProcessPoolExecutor", lambda count, *_, **__: ThreadPoolExecutor(count))
-
-
-def page(title: str, text: str, *, number: int = 1, space: int = 0, more: str = "") -> str:
-    return PAGE.format(title=title, text=text, number=number, space=space, more=more)
-
-
-def write_dump(path: Path, *pages: str) -> Path:
-    content = f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">{"".join(pages)}</mediawiki>'
-    path.write_bytes(bz2.compress(content.encode()))
-    return path
 
 
 @pytest.mark.parametrize(
@@ -132,13 +119,6 @@ def test_what_holds_no_article_is_refused(tmp_path: Path) -> None:
         extract(write_dump(tmp_path / "dump.xml.bz2"), tmp_path / "out", file_bytes=1000)
     with pytest.raises(CorpusError, match=r"absent\.xml: no such file"):
         extract(tmp_path / "absent.xml", tmp_path / "out", file_bytes=1000)
-
-
-def test_a_folder_that_holds_an_extraction_is_left_alone(tmp_path: Path) -> None:
-    dump = write_dump(tmp_path / "dump.xml.bz2", page("T", "Text."))
-    extract(dump, tmp_path / "out", file_bytes=1000)
-    with pytest.raises(CorpusError, match=r"wiki_00: there already"):
-        extract(dump, tmp_path / "out", file_bytes=1000)
 
 
 def test_the_whole_way_from_a_dump_to_shards(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@
 
 Paragraphs only, without headings, lists, tables, templates and references, as WikiExtractor leaves them; but its very
 bytes it does not make (templates are not expanded). The same dump gives the same bytes on any day: pages see one fixed
-date. The dump is read as a stream; a call holds a few hundred pages.
+date. The dump is read as a stream; a call holds a few hundred pages. An interrupted call is gone on with: the dump is
+read from its beginning, but pages whose file is finished are not done again.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from xml.etree import ElementTree
 
-from benchmarks.bert.files import atomic_write
+from benchmarks.bert.files import sha256_of
 from benchmarks.bert.prepare import pool
 from benchmarks.bert.prepare.corpus import CorpusError
+from benchmarks.bert.prepare.extracted import Extracted
 from benchmarks.bert.prepare.lock import only_writer
 from benchmarks.bert.prepare.meter import Meter
 
 DUMP_DATE = date(2020, 1, 1)  # of the benchmark's dump
-_FILES_A_FOLDER = 100
 _PAGES_A_TASK = 64
-_LETTERS = 26
 
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _DROPPED_TAGS = "ref|gallery|math|chem|ce|timeline|imagemap|table|score|hiero|syntaxhighlight|source|graph|mapframe"
@@ -56,40 +57,43 @@ class Page:
 def extract(
     dump: Path, folder: Path, *, file_bytes: int, today: date = DUMP_DATE, num_processes: int = 1
 ) -> tuple[int, int]:
-    """Write the articles of `dump` into files of `file_bytes` or an article more; returns how many of both."""
+    """Write the articles of `dump` into files of `file_bytes` or an article more; returns how many of both.
+
+    Files that an earlier, interrupted call made from the same dump, date and size are kept.
+    """
     if not dump.is_file():
         raise CorpusError(f"{dump}: no such file; give a pages-articles dump, .xml or .xml.bz2")
-    num_articles = num_files = size = 0
-    content: list[str] = []
-    meter = Meter("extract", 0, "articles")
     with only_writer(folder):
-        if (found := next(folder.glob("*/wiki_*"), None)) is not None:
-            raise CorpusError(f"{found}: there already; name an empty folder with --out")
-        tasks = _batches(read_pages(dump))
-        for articles in pool.in_order(partial(_articles, today=today), tasks, num_processes=num_processes):
+        made = Extracted(folder, f"{sha256_of(dump)} {today} {file_bytes}")
+        if not made.is_complete:
+            tasks = _batches(islice(read_pages(dump), made.num_articles, None))  # each page is an article
+            articles = pool.in_order(partial(_articles, today=today), tasks, num_processes=num_processes)
+            for content in _files(articles, file_bytes):
+                made.add(content)
+            if not made.num_articles:
+                raise CorpusError(f"{dump}: no article in it; give a pages-articles dump")
+            made.finish()
+    return made.num_articles, made.num_files
+
+
+def _files(batches: Iterator[list[str]], file_bytes: int) -> Iterator[list[str]]:
+    """The articles of each file."""
+    meter = Meter("extract", 0, "articles")
+    content: list[str] = []
+    size = 0
+    try:
+        for articles in batches:
             for article in articles:
                 content.append(article)
                 size += len(article.encode())
-                num_articles += 1
                 if size >= file_bytes:
-                    _write(folder, num_files, content)
-                    content, num_files, size = [], num_files + 1, 0
+                    yield content
+                    content, size = [], 0
             meter.done(0, len(articles))
         if content:
-            _write(folder, num_files, content)
-            num_files += 1
-    meter.close()
-    if not num_articles:
-        raise CorpusError(f"{dump}: no article in it; give a pages-articles dump")
-    return num_articles, num_files
-
-
-def _write(folder: Path, number: int, content: list[str]) -> None:
-    letters, within = divmod(number, _FILES_A_FOLDER)
-    first, second = divmod(letters, _LETTERS)
-    name = f"{chr(ord('A') + first)}{chr(ord('A') + second)}"
-    with atomic_write(folder / name / f"wiki_{within:02d}") as temporary:
-        temporary.write_bytes("".join(content).encode())
+            yield content
+    finally:
+        meter.close()
 
 
 def read_pages(dump: Path) -> Iterator[Page]:

@@ -118,7 +118,13 @@ def _files(
 
 def _copy(file: _File) -> None:
     with atomic_write(file.copy) as temporary:
-        shutil.copyfile(file.source, temporary)
+        try:
+            shutil.copyfile(file.source, temporary)
+        except OSError as error:  # which may name either of them, or none
+            raise StageError(
+                f"{file.source}: cannot be copied to {file.copy} ({error.strerror}); make room there or mend the disk "
+                "that fails, then run it again"
+            ) from error
         try:
             file.check(temporary)
         except ShardError as error:

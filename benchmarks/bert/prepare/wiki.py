@@ -22,6 +22,7 @@ from benchmarks.bert.files import atomic_write, sha256_of
 from benchmarks.bert.prepare import pool
 from benchmarks.bert.prepare.clean import paragraphs, without_markup
 from benchmarks.bert.prepare.corpus import CorpusError
+from benchmarks.bert.prepare.extracted import refuse_unfinished
 from benchmarks.bert.prepare.lock import only_writer
 from benchmarks.bert.prepare.meter import Meter
 from benchmarks.bert.prepare.segment import Splitter, load_splitter, sentences
@@ -88,6 +89,7 @@ def find_extracted(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     """(name, path) of every file, sorted as the benchmark's glob sorts them; in folders the files named wiki_*."""
     found: dict[str, Path] = {}
     for path in paths:
+        refuse_unfinished(path)
         files = sorted(path.glob("**/wiki_*")) if path.is_dir() else [path]
         for file in files:
             name = str(file.relative_to(path)) if path.is_dir() else file.name
@@ -170,7 +172,6 @@ def _num_documents(path: Path) -> int:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    number = 0
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
@@ -178,9 +179,20 @@ def _lines(path: Path) -> Iterator[str]:
                     raise CorpusError(f"{path}:{number}: a NUL character; this is not text, extract it again")
                 yield line
     except UnicodeDecodeError as error:
-        raise CorpusError(f"{path}:{number + 1}: not UTF-8 ({error.reason}); extract it again") from error
+        raise CorpusError(f"{path}:{_broken_line(path)}: not UTF-8 ({error.reason}); extract it again") from error
     except OSError as error:
         raise CorpusError(f"{path}: cannot read it ({error.strerror})") from error
+
+
+def _broken_line(path: Path) -> int:
+    """The first line that is not UTF-8; where reading stops is the end of a block of many lines."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return number
+    return 0  # it was changed meanwhile
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
