@@ -7,7 +7,7 @@ test:
 test-docker:
 	@python=$(python) && DOCKER_TESTS=1 PYTHON="$$python" "$$python" -m pytest -rs tests/launch/test_docker.py
 test-slurm: # run.sub on a cluster of two nodes on this machine; needs root, slurm-wlm, munge and bats
-	@python=$(python) && PYTHON="$$python" "$$python" -m pytest -rs tests/launch/test_slurm.py
+	@python=$(python) && PYTHON="$$python" "$$python" -m pytest -rs tests/launch/test_slurm.py tests/launch/test_slurm_local.py
 test-mpi: # with each MPI on PATH and below MPI_PREFIXES
 	@python=$(python) && "$$python" -m pip install --quiet -r requirements-mpi.txt && PYTHON="$$python" "$$python" -m pytest -rs tests/launch/test_mpi.py
 lint:

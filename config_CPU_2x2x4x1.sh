@@ -22,7 +22,9 @@ export BATCH_SIZE=4
 export LEARNING_RATE=2.2e-3
 export BETA_2=0.98
 export WARMUP_STEPS=60
-export MAX_STEPS=2500
+export DECAY_STEPS=2378 # the rate is a twentieth then, and stays there
+export END_LEARNING_RATE=1.1e-4
+export MAX_STEPS=3000
 export BUCKET_MB=1 # more than one bucket, small as the model is
 
 export TARGET_ACCURACY=0.39

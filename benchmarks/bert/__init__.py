@@ -12,6 +12,9 @@ schedule, evaluate   samples so far -> is an evaluation due; held-out samples ->
 record, ../../mlperf_log_utils   what happened -> the result log
 trainer, warm_up   what a step works with, built before the clock starts; one step
 checkpoint/   a trainer between two steps -> disk, and back
+random_states  the generators of dropout, of each rank that a process acts as
+growth/       which layers exist and train at which step; the trainer brought there
+profile       a window of steps -> a Chrome trace of each rank
 train, judge  the loop, and the clock around it; what an evaluation means for the run
 launch        one node's ranks, started and ended together
 bench/        what counting reaches; how fast a step is                            untimed

@@ -22,20 +22,24 @@ from typing import Any
 
 from benchmarks.bert.complaint import REFUSED, complain
 from benchmarks.bert.data.plan import STRATEGIES
+from benchmarks.bert.growth import notation as growth
 from benchmarks.bert.names import nearest
 from benchmarks.bert.schedule import rule_interval
 from benchmarks.bert.world import LAUNCHERS
 
 RULESETS = ("2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
-OPTIMIZERS = ("adam", "lamb")
+OPTIMIZERS = ("adam", "lamb", "lans")
+SCHEDULES = ("polynomial", "lans", "record")
 CLIPS = ("none", "bucket_before", "global_before", "global_after")
 PRECISIONS = ("fp32", "bf16", "fp16")
 ATTENTIONS = ("auto", "plain", "split", "efficient", "flash")
 FUSIONS = ("auto", "eager", "compiled")
 LAST_LAYERS = ("only_read", "whole")
+NORMS = ("post", "pre")
 INITIALISATIONS = ("standard", "relative_offset")
 INITIAL_PARTS = ("all", "encoder")
 DATA_CHECKS = ("content", "headers")
+LOADERS = ("native", "dali")
 RESUME_WORLDS = ("same", "any")
 RESUMES = ("no", "if_any", "yes")
 NONE = Path("none")
@@ -47,6 +51,7 @@ _OF_ONE_NODE = ("CLEAR_CACHES", "CACHES_CLEARED", "RESULT_FILE")
 _NOT_OF_STEPS = {
     "DATA_DIR",
     "DATA_CHECK",
+    "LOADER",
     "RULESET",
     "COLLECTIVE_TIMEOUT_S",
     "BINDING",
@@ -54,8 +59,9 @@ _NOT_OF_STEPS = {
     "RESUME",
     "RESUME_WORLD",
     "SEED",
+    "SHARD_OPTIMIZER",
 }
-_NOT_OF_STEPS_PREFIXES = ("SUBMISSION_", "EVAL_", "TARGET_", "CHECKPOINT_", "INITIAL_")
+_NOT_OF_STEPS_PREFIXES = ("SUBMISSION_", "EVAL_", "TARGET_", "CHECKPOINT_", "INITIAL_", "PROFILE_")
 
 # Only values that mean to the shell what they say: unquoted, nothing that it would expand, split or run.
 _EXPORT = re.compile(
@@ -125,6 +131,7 @@ class Config:
     result_file: Path = _var(Path("results/result_0.txt"), "the MLPerf log to write; must not exist")
     max_length: int = _var(512, "longest sample, tokens", _between(8, 65536))
     loading: str = _var("stratified_presort", "how samples are drawn and dealt", _one_of(STRATEGIES))
+    loader: str = _var("native", "what hands packed batches on; dali needs NVIDIA DALI", _one_of(LOADERS))
     num_strata: int = _var(4, "equal ranges of length that quotas are drawn from", _least(1))
     # Model
     num_layers: int = _var(24, "encoder layers", _least(1))
@@ -132,6 +139,8 @@ class Config:
     num_heads: int = _var(16, "attention heads", _least(1))
     ffn_size: int = _var(4096, "width of the feed-forward part", _least(1))
     dropout: float = _var(0.1, "probability to drop", _between(0.0, 1.0))
+    norm: str = _var("post", "norms after each sum of the layers, or before each branch", _one_of(NORMS))
+    growth: str = _var("none", "which layers exist and train at which step (docs/growth.md)")
     initialisation: str = _var("standard", "initial weights", _one_of(INITIALISATIONS))
     init_std: float = _var(0.02, "standard deviation of initial weights", _POSITIVE)
     initial_checkpoint: Path = _var(NONE, "weights to start from instead: TensorFlow's, Hugging Face's, .pt, or none")
@@ -146,16 +155,22 @@ class Config:
     # Batch
     batch_size: int = _var(16, "samples per rank and optimizer step", _least(1))
     gradient_accumulation_steps: int = _var(1, "micro-batches that BATCH_SIZE is cut into", _least(1))
+    virtual_ranks: int = _var(1, "ranks that each process acts as, one after the other", _least(1))
     # Optimizer
     optimizer: str = _var("adam", "optimizer", _one_of(OPTIMIZERS))
+    shard_optimizer: bool = _var(False, "keep each parameter's moments on one rank alone")
     learning_rate: float = _var(4e-4, "peak learning rate", _POSITIVE)
     end_learning_rate: float = _var(0.0, "learning rate after the decay", _least(0))
     beta_1: float = _var(0.9, "decay of the first moment", _between(0.0, 1.0))
     beta_2: float = _var(0.999, "decay of the second moment", _between(0.0, 1.0))
     epsilon: float = _var(1e-6, "added to the root of the second moment", _POSITIVE)
     weight_decay: float = _var(0.01, "decoupled decay of matrices", _least(0))
+    lamb_bias_correction: bool = _var(True, "correct the moments of LAMB and LANS for starting at 0")
+    max_trust_ratio: float = _var(0.0, "largest ratio of a tensor in LAMB and LANS; 0 means no limit", _least(0))
+    schedule: str = _var("polynomial", "form of the learning rate over the steps", _one_of(SCHEDULES))
     warmup_steps: int = _var(0, "steps of linear warm-up, counted from START_WARMUP_STEP", _least(0))
     start_warmup_step: int = _var(0, "a negative value starts part of the way up", _MOST_0)
+    constant_steps: int = _var(0, "steps at the peak before the decay, with SCHEDULE=lans", _least(0))
     decay_start_step: int = _var(
         -1, "step at which the line of the decay starts; -1 means where the warm-up ends", _least(-1)
     )
@@ -180,6 +195,10 @@ class Config:
     resume_world: str = _var(
         "same", "any goes on with other ranks too, of the same global batch; not bit for bit", _one_of(RESUME_WORLDS)
     )
+    # Profiler
+    profile_start_step: int = _var(0, "first step that the profiler records; 0 means none", _least(0))
+    profile_num_steps: int = _var(3, "how many steps it records", _least(1))
+    profile_dir: Path = _var(Path("results/profile"), "folder for each rank's Chrome trace, which must not hold one")
     # Trial
     seed: int = _var(-1, "of this trial; -1 draws one from the operating system", _between(-1, MAX_SEED + 1))
 
@@ -188,11 +207,21 @@ class Config:
 
     @property
     def global_batch(self) -> int:
-        return self.num_nodes * self.ranks_per_node * self.batch_size
+        return self.num_nodes * self.ranks_per_node * self.virtual_ranks * self.batch_size
 
     @property
     def keeps_checkpoints(self) -> bool:
         return self.checkpoint_interval_steps > 0 or self.resume != "no"
+
+    def warnings(self) -> list[str]:
+        """What is allowed, but that somebody may object to."""
+        if self.division == "closed" and not STRATEGIES[self.loading].draws_at_random:
+            return [
+                f"DIVISION=closed with LOADING={self.loading}: which samples form a global batch depends on their "
+                "lengths, and a review may see more in that than a random order (training rules, data traversal); "
+                "LOADING=global_presort balances inside random batches"
+            ]
+        return []
 
     def common(self) -> dict[str, str]:
         """The variables that must be equal on all ranks, by name: all but those that only concern one node or rank."""
@@ -331,6 +360,11 @@ def _contradictions(config: Config) -> list[str]:
         found.append(f"NUM_STRATA={config.num_strata} must be at most MAX_LENGTH={config.max_length}")
     if config.initialisation == "relative_offset" and config.hidden_size // config.num_heads % 2:
         found.append("INITIALISATION=relative_offset needs an even head width, HIDDEN_SIZE / NUM_HEADS")
+    if config.norm == "pre" and config.initial_checkpoint != NONE:
+        found.append(
+            f"NORM=pre contradicts INITIAL_CHECKPOINT={config.initial_checkpoint}: published weights are those of "
+            "post-LN networks; set NORM=post, or INITIAL_CHECKPOINT=none"
+        )
     if config.cuda_graphs and config.num_layers < 2:
         found.append("CUDA_GRAPHS=1 needs NUM_LAYERS of at least 2: the last layer is not in the graph")
     if config.cuda_graphs and not STRATEGIES[config.loading].promises.fixed_count:
@@ -338,9 +372,17 @@ def _contradictions(config: Config) -> list[str]:
             f"CUDA_GRAPHS=1 needs as many samples at every step, which LOADING={config.loading} does not promise; "
             "use LOADING=global_presort"
         )
-    decay_steps = config.decay_steps or config.max_steps
-    if config.decay_start_step >= decay_steps:
-        found.append(f"DECAY_START_STEP={config.decay_start_step} must be below DECAY_STEPS={decay_steps}")
+    if config.cuda_graphs and config.norm == "pre":
+        found.append("CUDA_GRAPHS=1 needs NORM=post: what pre-LN layers hand on is fp32 beside 16 bit branches")
+    if config.cuda_graphs and config.virtual_ranks > 1:
+        found.append("CUDA_GRAPHS=1 needs VIRTUAL_RANKS=1: a graph draws its dropout from one generator")
+    found += _contradictions_of_schedule(config)
+    found += _contradictions_of_growth(config)
+    if config.profile_start_step > config.max_steps:
+        found.append(
+            f"PROFILE_START_STEP={config.profile_start_step} must be at most MAX_STEPS={config.max_steps}; 0 records "
+            "nothing"
+        )
     schedule = _derived(config)
     last = config.max_steps * config.global_batch
     if schedule.eval_start_samples > last:
@@ -351,6 +393,56 @@ def _contradictions(config: Config) -> list[str]:
         )
     if config.division == "closed":
         found += _forbidden_in_closed(config)
+    return found
+
+
+def _contradictions_of_growth(config: Config) -> list[str]:
+    try:
+        plan = growth.parse(
+            config.growth, growth.Size(config.num_layers, config.hidden_size), config.decay_steps or config.max_steps
+        )
+    except growth.GrowthError as error:
+        return [f"GROWTH={config.growth}: {error}"]
+    if config.growth == growth.NONE:
+        return []
+    found = []
+    if plan.layer_drop is not None and config.norm != "pre":
+        found.append(f"GROWTH={config.growth} needs NORM=pre: a post-LN network cannot do without a layer")
+    if config.cuda_graphs:
+        found.append("GROWTH needs CUDA_GRAPHS=0: a graph is of layers that are always there")
+    if config.shard_optimizer and len(plan.stages) > 1:
+        found.append("GROWTH needs SHARD_OPTIMIZER=0: moments go from one stage to the next on each rank")
+    smallest = min(stage.size.hidden_size for stage in plan.stages)
+    if config.num_heads * smallest % config.hidden_size or config.ffn_size * smallest % config.hidden_size:
+        found.append(
+            f"GROWTH={config.growth}: at the width {smallest} NUM_HEADS={config.num_heads} and FFN_SIZE="
+            f"{config.ffn_size} are, in proportion to HIDDEN_SIZE={config.hidden_size}, no whole numbers"
+        )
+    return found
+
+
+def _contradictions_of_schedule(config: Config) -> list[str]:
+    found, name = [], config.schedule
+    decay_steps = config.decay_steps or config.max_steps
+    if config.decay_start_step >= decay_steps:
+        found.append(f"DECAY_START_STEP={config.decay_start_step} must be below DECAY_STEPS={decay_steps}")
+    if name != "polynomial" and config.decay_start_step != -1:
+        found.append(f"DECAY_START_STEP={config.decay_start_step} needs SCHEDULE=polynomial, not {name}; set it to -1")
+    if name != "polynomial" and config.decay_power != 1:
+        found.append(f"DECAY_POWER={config.decay_power} needs SCHEDULE=polynomial: that of {name} is a line, power 1")
+    if name != "lans" and config.constant_steps:
+        found.append(f"CONSTANT_STEPS={config.constant_steps} needs SCHEDULE=lans, not {name}; set it to 0")
+    peak_until = config.warmup_steps + config.start_warmup_step + config.constant_steps
+    if name == "lans" and peak_until >= decay_steps:
+        found.append(
+            f"WARMUP_STEPS={config.warmup_steps} from START_WARMUP_STEP={config.start_warmup_step} and CONSTANT_STEPS="
+            f"{config.constant_steps} end at step {peak_until}, which must be below DECAY_STEPS={decay_steps}"
+        )
+    if name == "record" and config.warmup_steps >= decay_steps:
+        found.append(
+            f"WARMUP_STEPS={config.warmup_steps} must be below DECAY_STEPS={decay_steps} with SCHEDULE=record, whose "
+            "decay counts from there"
+        )
     return found
 
 
@@ -366,8 +458,21 @@ def _forbidden_in_closed(config: Config) -> list[str]:
             "DIVISION=closed requires clipping by the whole gradient's norm, CLIP=global_before or global_after "
             f"(rules, hyperparameters must equal the reference's), not CLIP={config.clip}"
         )
+    if config.norm != "post":
+        found.append(f"DIVISION=closed requires NORM=post (rules, the reference's network), not {config.norm}")
+    if config.growth != growth.NONE:
+        found.append(
+            f"DIVISION=closed requires GROWTH=none (rules, the model and its updates must be the reference's), "
+            f"not {config.growth}"
+        )
     if config.max_norm != 1:
         found.append(f"DIVISION=closed requires MAX_NORM=1 (the reference's), not {config.max_norm}")
+    if config.optimizer == "lamb" and not (config.lamb_bias_correction and config.max_trust_ratio == 0):
+        found.append(
+            "DIVISION=closed requires LAMB as the reference has it (rules, table of optimizers), "
+            "LAMB_BIAS_CORRECTION=1 and MAX_TRUST_RATIO=0, not "
+            f"LAMB_BIAS_CORRECTION={config.lamb_bias_correction:d} and MAX_TRUST_RATIO={config.max_trust_ratio:g}"
+        )
     return found
 
 

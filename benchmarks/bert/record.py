@@ -6,7 +6,8 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.bert.config import Config
-from benchmarks.bert.optim.lr import PolynomialSchedule
+from benchmarks.bert.optim.lr import Schedule
+from benchmarks.bert.optim.sharded import Sharded
 from benchmarks.bert.weights.names import names
 from benchmarks.bert.world import World
 from mlperf_log_utils import RunLog
@@ -41,19 +42,20 @@ def record_weights(log: RunLog, config: Config) -> None:
 def record_hyperparameters(
     log: RunLog,
     config: Config,
-    optimizer: torch.optim.Optimizer,
-    schedule: PolynomialSchedule,
+    optimizer: torch.optim.Optimizer | Sharded,
+    schedule: Schedule,
     num_buckets: int,
     max_predictions: int,
 ) -> None:
     """Optimizer values are read from the optimizer that will run, so that log and run cannot differ."""
     log.event("global_batch_size", config.global_batch)
-    log.event("gradient_accumulation_steps", config.gradient_accumulation_steps)
+    log.event("gradient_accumulation_steps", config.virtual_ranks * config.gradient_accumulation_steps)
     log.event("max_sequence_length", config.max_length)
     log.event("max_predictions_per_seq", max_predictions)
     decaying = optimizer.param_groups[0]
     log.event("opt_name", config.optimizer)
     log.event("opt_base_learning_rate", schedule.base)
+    log.event("opt_learning_rate_decay_schedule", config.schedule)
     log.event("opt_learning_rate_training_steps", schedule.decay_steps)
     log.event("opt_learning_rate_warmup_steps", schedule.warmup_steps)
     log.event("num_warmup_steps", schedule.warmup_steps)

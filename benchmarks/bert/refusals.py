@@ -7,6 +7,7 @@ from benchmarks.bert.config import ConfigError
 from benchmarks.bert.data.manifest import ManifestError
 from benchmarks.bert.data.plan import PlanError
 from benchmarks.bert.data.shards import ShardError
+from benchmarks.bert.growth.notation import GrowthError
 from benchmarks.bert.model.attention import KernelError
 from benchmarks.bert.weights import WeightsError
 from benchmarks.bert.world import WorldError
@@ -18,6 +19,7 @@ REFUSALS = (
     ShardError,
     PlanError,
     KernelError,
+    GrowthError,
     WeightsError,
     CheckpointError,
 )

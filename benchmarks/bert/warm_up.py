@@ -20,7 +20,7 @@ _FRACTIONS = (1.0, 0.75, 1.0)
 
 def warm_up(trainer: Trainer, config: Config) -> None:
     """Whole steps with accumulation and all-reduce, and evaluation passes; then everything put back."""
-    before = {name: tensor.clone() for name, tensor in trainer.tensors().items()}
+    before = {name: tensor.clone() for name, tensor in _live(trainer).items()}
     num_micro_batches = config.gradient_accumulation_steps
     devices = [trainer.device] if trainer.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
@@ -33,8 +33,12 @@ def warm_up(trainer: Trainer, config: Config) -> None:
             for fraction in _FRACTIONS:
                 trainer.model(_made_up(trainer, config, config.eval_batch_size, fraction))
         trainer.model.train()
-    for name, tensor in trainer.tensors().items():
+    for name, tensor in _live(trainer).items():
         _put_back(tensor, before.get(name))
+
+
+def _live(trainer: Trainer) -> dict[str, Tensor]:
+    return trainer.tensors() | trainer.own_tensors()
 
 
 def _put_back(tensor: Tensor, before: Tensor | None) -> None:

@@ -17,12 +17,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.bert.checkpoint.state import drawn_random_states
 from benchmarks.bert.checkpoint.store import REPLICATED, folder_of
 from benchmarks.bert.data.ahead import read_ahead
 from benchmarks.bert.data.loader import micro_batches
 from benchmarks.bert.data.plan import STRATEGIES, Layout, Planner, plan_steps
 from benchmarks.bert.data.strata import Strata
+from benchmarks.bert.random_states import drawn
 from tests.support.checkpoints import at_step, errors, said, statuses, stop_of, trial
 from tests.support.ranks import run_trial
 from tests.support.stores import MAX_LENGTH, Made, make_folder
@@ -135,11 +135,12 @@ def test_a_run_goes_on_with_other_ranks_where_it_may(data: Path, tmp_path: Path)
 
 def test_a_rank_without_a_file_draws_states_of_its_own() -> None:
     states = [
-        drawn_random_states(CPU, *of)["random/cpu"] for of in [(7, 4, 1), (7, 4, 1), (7, 4, 2), (7, 5, 1), (8, 4, 1)]
+        drawn(CPU, seed, step, [rank])["random/cpu"]
+        for seed, step, rank in [(7, 4, 1), (7, 4, 1), (7, 4, 2), (7, 5, 1), (8, 4, 1)]
     ]
     assert torch.equal(states[0], states[1])
-    assert len({tuple(state.tolist()) for state in states}) == 4
-    torch.set_rng_state(states[2])
+    assert len({tuple(state[0].tolist()) for state in states}) == 4
+    torch.set_rng_state(states[2][0])
 
 
 # The loader of one rank fails: known fault 29

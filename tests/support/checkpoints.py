@@ -18,6 +18,7 @@ from benchmarks.bert.checkpoint.saver import Saver
 from benchmarks.bert.checkpoint.store import MANIFEST, Manifest, folder_of, read_manifest
 from benchmarks.bert.config import Config
 from benchmarks.bert.files import sha256_of
+from benchmarks.bert.random_states import RandomStates
 from benchmarks.bert.world import World
 from tests.support.ranks import run_trial
 from tests.support.records import read_records
@@ -101,9 +102,13 @@ class ToyTrainer:
 
     def __init__(self) -> None:
         self.value = torch.zeros(1000)
+        self.random = RandomStates(self.device, seed=0, ranks=[0])
 
     def tensors(self) -> dict[str, Tensor]:
         return {"model/value": self.value}
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        return {}
 
 
 class Clock:

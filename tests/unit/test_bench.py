@@ -198,6 +198,17 @@ def test_two_ranks_wait_for_each_other_and_no_comparison_is_made_unasked(capfd: 
     assert any(COMMUNICATION in line for line in parts)
 
 
+SHARDED = re.compile(r"tiny +sharded lamb: step time ratio [\d.]+, state on rank 0 ([\d.]+) MiB of ([\d.]+)")
+
+
+def test_a_sharded_optimizer_is_compared_if_asked(capfd: pytest.CaptureFixture[str]) -> None:
+    _, speed, ratio, *_ = lines_of(capfd, "--ranks", "2", "--vs-sharded", "--optimizer", "lamb")
+    assert SPEED.fullmatch(speed)
+    match = SHARDED.fullmatch(ratio)
+    assert match
+    assert 0 < float(match[1]) < float(match[2])
+
+
 def test_configurations_have_bert_widths() -> None:
     assert [(shape.hidden_size, shape.num_heads) for shape in CONFIGURATIONS.values()] == [
         (256, 4), (768, 12), (1024, 16)

@@ -18,9 +18,13 @@ from benchmarks.bert.config import ATTENTIONS, CLIPS, PRECISIONS, VARIABLES, Con
 from benchmarks.bert.config import FUSIONS as FUSION_NAMES
 from benchmarks.bert.config import INITIALISATIONS as INITIALISATION_NAMES
 from benchmarks.bert.config import LAST_LAYERS as LAST_LAYER_NAMES
+from benchmarks.bert.config import LOADERS as LOADER_NAMES
+from benchmarks.bert.config import NORMS as NORM_NAMES
 from benchmarks.bert.config import OPTIMIZERS as OPTIMIZER_NAMES
+from benchmarks.bert.data.loaders import LOADERS
+from benchmarks.bert.data.plan import STRATEGIES
 from benchmarks.bert.model.attention import ATTENTION
-from benchmarks.bert.model.bert import LAST_LAYER
+from benchmarks.bert.model.bert import LAST_LAYER, NORMS
 from benchmarks.bert.model.init import INITIALISATIONS
 from benchmarks.bert.model.kernels import FUSIONS
 from benchmarks.bert.trainer import DTYPES, OPTIMIZERS
@@ -48,12 +52,14 @@ EXAMPLES: dict[str, tuple[str, object, list[str]]] = {
     "RESULT_FILE": ("r/1.txt", Path("r/1.txt"), [""]),
     "MAX_LENGTH": ("128", 128, ["7", "65536", "1e3"]),
     "LOADING": ("global_presort", "global_presort", ["sorted", "stratified-presort", ""]),
+    "LOADER": ("dali", "dali", ["DALI", "torch", ""]),
     "NUM_STRATA": ("8", 8, ["0", "513"]),
     "NUM_LAYERS": ("2", 2, ["0", "two"]),
     "HIDDEN_SIZE": ("64", 64, ["4", "1000", "x"]),
     "NUM_HEADS": ("4", 4, ["0", "3"]),
     "FFN_SIZE": ("512", 512, ["0", "4k"]),
     "DROPOUT": ("0.25", 0.25, ["1", "-0.1", "nan", "10%"]),
+    "NORM": ("pre", "pre", ["none", "Pre", ""]),
     "INITIALISATION": ("relative_offset", "relative_offset", ["xavier", ""]),
     "INIT_STD": ("0.05", 0.05, ["0", "-1", "inf"]),
     "INITIAL_CHECKPOINT": ("w/model.ckpt-1", Path("w/model.ckpt-1"), [""]),
@@ -67,15 +73,22 @@ EXAMPLES: dict[str, tuple[str, object, list[str]]] = {
     "LOSS_SCALE_GROWTH_STEPS": ("100", 100, ["0", "1e3"]),
     "BATCH_SIZE": ("8", 8, ["0", "8.0", "8,8", ""]),
     "GRADIENT_ACCUMULATION_STEPS": ("4", 4, ["0", "3", "32"]),
+    "GROWTH": ("mslt:12,24@.5,.5", "mslt:12,24@.5,.5", ["", "mslt", "mslt:12,24@.5,.4", "mslt:24,12@.5,.5"]),
+    "VIRTUAL_RANKS": ("4", 4, ["0", "1.5"]),
     "OPTIMIZER": ("adam", "adam", ["adamw", "Adam", ""]),
+    "SHARD_OPTIMIZER": ("1", True, ["yes", "2", ""]),
     "LEARNING_RATE": ("2.5e-3", 2.5e-3, ["0", "-0.5", "nan", "inf", "1e-3f", ""]),
     "END_LEARNING_RATE": ("1e-5", 1e-5, ["-1", "nan", "inf"]),
     "BETA_1": ("0.5", 0.5, ["1", "-0.1"]),
     "BETA_2": ("0.98", 0.98, ["1.0", "nan"]),
     "EPSILON": ("1e-8", 1e-8, ["0", "-1"]),
     "WEIGHT_DECAY": ("0", 0.0, ["-0.01", "nan", "inf"]),
+    "LAMB_BIAS_CORRECTION": ("0", False, ["no", "True", ""]),
+    "MAX_TRUST_RATIO": ("10", 10.0, ["-1", "inf", "nan"]),
+    "SCHEDULE": ("lans", "lans", ["linear", "Record", ""]),
     "WARMUP_STEPS": ("60", 60, ["-1", "6e1"]),
     "START_WARMUP_STEP": ("-16", -16, ["0.5", "x"]),
+    "CONSTANT_STEPS": ("0", 0, ["-1", "x", "7"]),  # 7 needs another SCHEDULE
     "DECAY_START_STEP": ("82", 82, ["-2", "x", "1.5"]),
     "DECAY_STEPS": ("500", 500, ["-1", "x"]),
     "DECAY_POWER": ("0.5", 0.5, ["0", "-1", "inf"]),
@@ -92,6 +105,9 @@ EXAMPLES: dict[str, tuple[str, object, list[str]]] = {
     "CHECKPOINT_KEEP": ("5", 5, ["0", "all"]),
     "RESUME": ("if_any", "if_any", ["1", "true", ""]),
     "RESUME_WORLD": ("any", "any", ["other", ""]),
+    "PROFILE_START_STEP": ("20", 20, ["-1", "100001", "first"]),
+    "PROFILE_NUM_STEPS": ("5", 5, ["0", "-1", "all"]),
+    "PROFILE_DIR": ("/p q", Path("/p q"), [""]),
     "SEED": ("0", 0, ["-2", "2147483648", "random"]),
 }
 
@@ -349,9 +365,48 @@ def test_the_closed_division_refuses_adam_and_clipping_by_bucket() -> None:
     assert "MAX_NORM=1" in only_the_norm
 
 
+@pytest.mark.parametrize("options", [{"LAMB_BIAS_CORRECTION": "0"}, {"MAX_TRUST_RATIO": "10"}], ids=str)
+def test_the_closed_division_takes_lamb_in_the_references_form_alone(options: dict[str, str]) -> None:
+    lamb = {"OPTIMIZER": "lamb", "CLIP": "global_before"}
+    assert load(lamb | options | {"DIVISION": "open"}).optimizer == "lamb"
+    [problem] = problems_of(lamb | options | {"DIVISION": "closed"})
+    assert "table of optimizers" in problem
+    for name, value in options.items():
+        assert f"{name}={value}" in problem.split(", not ")[1]
+    [lans] = problems_of(lamb | {"OPTIMIZER": "lans", "DIVISION": "closed"})
+    assert "not lans" in lans
+
+
+def test_the_closed_division_refuses_another_network_than_the_references() -> None:
+    closed = {"DIVISION": "closed", "OPTIMIZER": "lamb", "CLIP": "global_after"}
+    assert load(closed | {"NORM": "post"}).norm == "post"
+    [problem] = problems_of(closed | {"NORM": "pre"})
+    assert "requires NORM=post" in problem
+    assert "not pre" in problem
+
+
+def test_published_weights_do_not_fit_a_pre_norm_network() -> None:
+    weights = {"INITIAL_CHECKPOINT": "w/model.ckpt-1"}
+    load(weights | {"NORM": "post"})
+    [problem] = problems_of(weights | {"NORM": "pre"})
+    assert "NORM=pre contradicts INITIAL_CHECKPOINT=w/model.ckpt-1" in problem
+    assert "INITIAL_CHECKPOINT=none" in problem
+
+
 @pytest.mark.parametrize("clip", ["global_before", "global_after"])
 def test_the_closed_division_takes_lamb_with_a_clip_of_the_whole_gradient(clip: str) -> None:
     assert load({"DIVISION": "closed", "OPTIMIZER": "lamb", "CLIP": clip}).division == "closed"
+
+
+@pytest.mark.parametrize("loading", STRATEGIES)
+def test_only_the_closed_division_warns_of_batches_that_are_no_random_draw(loading: str) -> None:
+    closed = {"DIVISION": "closed", "OPTIMIZER": "lamb", "CLIP": "global_after"}
+    warnings = load(closed | {"LOADING": loading}).warnings()
+    if loading in ("random", "global_presort", "least_loaded"):
+        assert warnings == []
+    else:
+        assert [f"LOADING={loading}" in warning for warning in warnings] == [True]
+    assert load({"LOADING": loading}).warnings() == []
 
 
 def test_a_first_evaluation_beyond_the_run_is_refused_with_the_numbers() -> None:
@@ -384,10 +439,12 @@ def test_the_names_of_choices_are_those_of_the_code_that_they_choose() -> None:
     assert set(ATTENTIONS) == {"auto", *ATTENTION}
     assert set(FUSION_NAMES) == {"auto", *FUSIONS}
     assert set(LAST_LAYER_NAMES) == set(LAST_LAYER)
+    assert set(NORM_NAMES) == set(NORMS)
     assert set(PRECISIONS) == set(DTYPES)
     assert set(INITIALISATION_NAMES) == set(INITIALISATIONS)
     assert set(CLIPS) == set(CLIP_VARIANTS)
     assert set(OPTIMIZER_NAMES) == set(OPTIMIZERS)
+    assert set(LOADER_NAMES) == set(LOADERS)
 
 
 def test_configuration_needs_no_torch() -> None:

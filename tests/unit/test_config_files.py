@@ -224,6 +224,7 @@ def test_published_constants_that_no_log_here_holds(monkeypatch: pytest.MonkeyPa
     record = loaded("config_DGXA100_128x8x16x1.sh", monkeypatch)
     assert record.end_learning_rate == 0.0000494549100544884
     assert (record.num_strata, record.max_length, record.decay_steps, record.max_steps) == (4, 512, 179, 299)
+    assert (record.schedule, eight_nodes.schedule, eight_nodes.decay_start_step) == ("record", "polynomial", 0)
 
 
 def test_files_of_one_recipe_differ_in_their_scale_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +241,22 @@ def test_files_of_one_recipe_differ_in_their_scale_alone(monkeypatch: pytest.Mon
 def test_the_two_node_default_has_the_global_batch_of_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (loaded(f"config_CPU_{scale}.sh", monkeypatch) for scale in ("1x2x8x1", "2x2x4x1"))
     assert one.global_batch == two.global_batch == 16
+
+
+@pytest.mark.parametrize("scale", ["1x2x8x1", "2x2x4x1"])
+def test_the_default_may_take_a_quarter_longer_than_the_slowest_known_run_and_trains_to_its_last_step(
+    scale: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = loaded(f"config_CPU_{scale}.sh", monkeypatch)
+    [points] = json.loads((CHECKOUT / "reference" / "config_CPU_1x2x8x1.json").read_text("utf-8")).values()
+    slowest = max(points["Epochs to converge"])
+    assert slowest < config.decay_steps * config.global_batch
+    assert 1.25 * slowest <= config.max_steps * config.global_batch
+    assert config.end_learning_rate == pytest.approx(config.learning_rate / 20)
+    # As the line to 0 after 2,500 steps, which the known runs were made with.
+    fall = (config.learning_rate - config.end_learning_rate) / (config.decay_steps - config.warmup_steps)
+    assert fall == pytest.approx(config.learning_rate / (2500 - config.warmup_steps), rel=1e-12)
+    assert points["Hyperparams"]["opt_learning_rate_training_steps"] == config.decay_steps
 
 
 def test_the_record_clips_in_22_buckets(monkeypatch: pytest.MonkeyPatch) -> None:

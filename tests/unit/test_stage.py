@@ -12,6 +12,7 @@ from benchmarks.bert.data.dataset import check_shards, read_data_set
 from benchmarks.bert.data.manifest import ManifestError, samples_of_node
 from benchmarks.bert.files import sha256_of
 from benchmarks.bert.prepare import stage as stage_module
+from benchmarks.bert.prepare.lock import FolderError, only_writer
 from benchmarks.bert.prepare.stage import StageError, stage
 from tests.support.stores import Made, make_folder, samples_of
 
@@ -88,6 +89,14 @@ def test_an_interrupted_copy_has_no_manifest_and_goes_on_where_it_stopped(
     done = stage(folder, out, node=0, num_nodes=3)
     assert 0 < done.copied_bytes < done.num_bytes
     assert staged_shards(out) == ["0.hdf5", "1.hdf5"]
+
+
+def test_two_stagings_do_not_write_one_folder(made: Made, tmp_path: Path) -> None:
+    folder, out = made.data.folder.parent, tmp_path / "out"
+    with only_writer(out), pytest.raises(FolderError, match=r"out: another preparation is writing it; wait"):
+        stage(folder, out, node=0, num_nodes=3)
+    assert staged_shards(out) == []
+    stage(folder, out, node=0, num_nodes=3)
 
 
 def test_a_damaged_or_missing_source_is_named_and_no_copy_of_it_left(made: Made, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 
 _MEASUREMENTS = {
     "step": "our training step's speed, by part and beside a padded Hugging Face BERT",
+    "optimizers": "a step of each optimizer beside torch's foreach AdamW: time, memory, tensors",
     "exact": "how far our results are from those of Hugging Face's BERT",
     "counts": "the accuracy that counting alone reaches on a data folder",
     "balance": "what each loading strategy costs and gains",

@@ -6,9 +6,11 @@
 The lengths are the benchmark's, the shards written by the project's own writer, the fixed-length files by its exporter.
 A batch is 56 samples at random: of ours packed tensors, of the other padded ones. The plain DataLoader is measured in
 two forms: rows read from the file as they are asked for, and whole files read into memory before, as published trees
-do (that reading is not counted). Rounds alternate, so that a neighbour on the machine slows all.
+do (that reading is not counted). Where NVIDIA DALI is installed, ours is measured through its pipeline too. Rounds
+alternate, so that a neighbour on the machine slows all.
 
-`--cold` prints what a consumer that takes a batch every 20 ms waits for it, with and without read-ahead.
+`--cold` prints what a consumer that takes a batch every 20 ms waits for it, with and without read-ahead, and what it
+takes to open a shard: few samples in a shard (`--in-shard`) make many shards.
 """
 
 from __future__ import annotations
@@ -29,44 +31,49 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.bert.bench.lengths import representative, wikipedia_shares
 from benchmarks.bert.bench.made_up import made_up_samples
+from benchmarks.bert.config import ConfigError
 from benchmarks.bert.data.ahead import read_ahead
 from benchmarks.bert.data.dataset import read_data_set
 from benchmarks.bert.data.loader import micro_batches
+from benchmarks.bert.data.loaders import MicroBatches, choose_loader
 from benchmarks.bert.data.manifest import Manifest, write_lengths, write_manifest
 from benchmarks.bert.data.shards import write_shard
 from benchmarks.bert.prepare.exporting import export_fixed
 
 _BATCH, _EVERY_S = 56, 0.020
 _SHORTEST, _MAX_LENGTH, _VOCABULARY = 5, 512, 30522
-_IN_SHARD = 10_000  # samples
 _ROUNDS, _ROUND_S = 3, 2.0
+_ROWS = 200
 _CPU = torch.device("cpu")
+_DALI = "ours through DALI, `LOADER=dali`"
 _DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bert.bench loading")
     parser.add_argument("--samples", type=int, default=40_000)
+    parser.add_argument("--in-shard", type=int, default=10_000, help="samples of a shard")
     parser.add_argument("--cold", action="store_true", help="drop the page caches; the plain loaders are left out")
     parser.add_argument("--batches", type=int, default=150, help="taken for each line of --cold")
     parser.add_argument("--folder", type=Path, help="where the samples are written for the time; default: /tmp")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name) / "packed"
-        _write(folder, options.samples)
+        _write(folder, options.samples, options.in_shard)
         if options.cold:
             _print_cold(folder, options.batches)
+            _print_opening(folder)
         else:
             export_fixed(folder, Path(name) / "fixed", dtype="int16", num_processes=1, say=lambda _: None)
             _print_rates(folder, sorted((Path(name) / "fixed").glob("*.hdf5")))
 
 
-def _write(folder: Path, num_samples: int) -> None:
+def _write(folder: Path, num_samples: int, num_in_shard: int) -> None:
     lengths = representative(wikipedia_shares(), num_samples, _MAX_LENGTH)
     lengths = np.random.default_rng(0).permutation(np.maximum(lengths, _SHORTEST))
     shards = []
-    for first in range(0, num_samples, _IN_SHARD):
-        arrays = made_up_samples(lengths[first : first + _IN_SHARD], _VOCABULARY, seed=first)
+    for first in range(0, num_samples, num_in_shard):
+        arrays = made_up_samples(lengths[first : first + num_in_shard], _VOCABULARY, seed=first)
         name = f"part_{first:09d}.hdf5"
         checksum = write_shard(folder / name, arrays, vocabulary_sha256="", recipe="")
         shards.append((name, len(arrays), checksum))
@@ -81,12 +88,12 @@ def _random_rows(num_samples: int) -> Iterator[np.ndarray]:
         yield generator.integers(num_samples, size=_BATCH)
 
 
-def _ours(folder: Path, *, ahead: bool = True) -> Iterator[object]:
+def _ours(folder: Path, *, ahead: bool = True, loader: MicroBatches = micro_batches) -> Iterator[object]:
     data = read_data_set(folder)
     store = data.open("headers")
     rows = _random_rows(len(data.lengths))
     plan = read_ahead(rows, store.prefetch) if ahead else rows
-    return micro_batches(store, plan, num_micro_batches=1, device=_CPU)
+    return loader(store, plan, num_micro_batches=1, device=_CPU)
 
 
 class _FixedRows(Dataset[dict[str, np.ndarray]]):
@@ -117,25 +124,41 @@ def _plain(files: list[Path], *, num_workers: int, in_memory: bool) -> Iterator[
         yield from DataLoader(rows, _BATCH, shuffle=True, num_workers=num_workers, drop_last=True)
 
 
-def _print_rates(folder: Path, files: list[Path]) -> None:
-    loaders: dict[str, Callable[[], Iterator[object]]] = {"ours, one thread": lambda: _ours(folder)}
+def _loaders(folder: Path, files: list[Path]) -> dict[str, Callable[[], Iterator[object]] | None]:
+    """By name; None for what is not installed."""
+    loaders: dict[str, Callable[[], Iterator[object]] | None] = {"ours, one thread": lambda: _ours(folder)}
+    try:
+        through_dali = choose_loader("dali", _CPU)
+    except ConfigError:
+        loaders[_DALI] = None
+    else:
+        loaders[_DALI] = lambda: _ours(folder, loader=through_dali)
     for in_memory in (False, True):
         for num_workers in (0, 2):
             kind = "files in memory" if in_memory else "rows from the file"
             loaders[f"DataLoader, {kind}, {num_workers} workers"] = lambda m=in_memory, n=num_workers: _plain(  # type: ignore[misc]
                 files, num_workers=n, in_memory=m
             )
+    return loaders
+
+
+def _print_rates(folder: Path, files: list[Path]) -> None:
+    loaders = _loaders(folder, files)
     rates: dict[str, list[float]] = {name: [] for name in loaders}
     for _ in range(_ROUNDS):
         for name, make in loaders.items():
-            rates[name].append(_samples_per_s(make()))
+            if make:
+                rates[name].append(_samples_per_s(make()))
     ours = rates["ours, one thread"]
     print(f"batches of {_BATCH}, everything in the page cache; median of {_ROUNDS} rounds of {_ROUND_S:.0f} s")
     print("| loader | samples/s | ours over it |")
     print("|---|---|---|")
     for name, rate in rates.items():
-        ratio = statistics.median(a / b for a, b in zip(ours, rate, strict=True))
-        print(f"| {name} | {statistics.median(rate):,.0f} | {ratio:.1f} |")
+        if rate:
+            ratio = statistics.median(a / b for a, b in zip(ours, rate, strict=True))
+            print(f"| {name} | {statistics.median(rate):,.0f} | {ratio:.1f} |")
+        else:
+            print(f"| {name} | not installed | |")
 
 
 def _samples_per_s(batches: Iterator[object]) -> float:
@@ -161,6 +184,20 @@ def _print_cold(folder: Path, num_batches: int) -> None:
             f"| {'with' if ahead else 'without'} read-ahead | {first_ms:.1f} | {statistics.mean(waits_ms):.2f} | "
             f"{max(waits_ms):.1f} | {sum(wait > 1 for wait in waits_ms)} | {statistics.mean(fastest_ms):.2f} |"
         )
+
+
+def _print_opening(folder: Path) -> None:
+    """By the processor's time of this thread, the files in the page cache."""
+    data = read_data_set(folder)
+    store = data.open("headers")
+    starts = np.cumsum([0, *(count for _, count, _ in data.manifest.shards[:-1])])
+    before = time.thread_time()
+    store.prefetch(starts)
+    opened = time.thread_time()
+    for row_K in islice(_random_rows(len(data.lengths)), _ROWS):
+        store.pack(row_K)
+    per_sample_s = (time.thread_time() - opened) / (_ROWS * _BATCH)
+    print(f"opening a shard takes as long as reading {(opened - before) / len(starts) / per_sample_s:.0f} samples")
 
 
 def _waits(folder: Path, num_batches: int, *, ahead: bool, every_s: float) -> tuple[float, list[float]]:

@@ -6,7 +6,7 @@ The step is the run's own (trainer.py), on made-up tokens whose lengths follow t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -23,6 +23,7 @@ from benchmarks.bert.bench.timer import Timer, peak_memory_bytes
 from benchmarks.bert.config import Config
 from benchmarks.bert.data.batch import PackedBatch, synthetic_batch
 from benchmarks.bert.model.bert import BertShape
+from benchmarks.bert.optim.sharded import state_bytes
 from benchmarks.bert.trainer import DTYPES, Trainer, build_trainer
 from benchmarks.bert.warm_up import warm_up
 from benchmarks.bert.world import World
@@ -44,7 +45,9 @@ class Plan:
     fusion: str
     last_layer: str
     share_L: np.ndarray  # of sample lengths
+    optimizer: str
     versus_padded: bool
+    versus_sharded: bool
 
     def config(self, device: torch.device) -> Config:
         return Config(
@@ -54,6 +57,7 @@ class Plan:
             attention=self.attention,
             fusion=self.fusion,
             last_layer=self.last_layer,
+            optimizer=self.optimizer,
             batch_size=self.batch_size,
             decay_steps=1_000_000,
         )
@@ -81,6 +85,8 @@ def measure(world: World, device: torch.device, plan: Plan) -> None:
     say(_line(plan.name, _speed(plan, world, device, timer, trainer, batches)), flush=True)
     if plan.versus_padded:
         say(_line(plan.name, _compare(plan, config, timer, trainer, batches)), flush=True)
+    if plan.versus_sharded:
+        say(_line(plan.name, _compare_sharded(plan, config, world, timer, trainer, batches)), flush=True)
     for text in _parts(device, timer, trainer, batches):
         say(_line(plan.name, text), flush=True)
 
@@ -149,6 +155,27 @@ def _compare(plan: Plan, config: Config, timer: Timer, trainer: Trainer, batches
     return (
         f"ratio {median(ratios):.2f}, bound {median(bounds):.2f}, ratio/bound {quotient:.2f}; "
         f"padded {plan.batch_size / median(seconds):.2f} samples/s"
+    )
+
+
+def _compare_sharded(
+    plan: Plan, config: Config, world: World, timer: Timer, trainer: Trainer, batches: Sequence[PackedBatch]
+) -> str:
+    """Ours and the same step with SHARD_OPTIMIZER=1 in turn; the ratio is the latter's time over ours."""
+    config = replace(config, shard_optimizer=True)
+    other = build_trainer(config, world, trainer.device, seed=1, num_vocabulary=plan.shape.num_vocabulary)
+    warm_up(other, config)
+    ratios = []
+    for number, batch in enumerate(batches, start=1):
+        ours_s, sharded_s = (
+            timer.seconds(lambda number=number, batch=batch, each=each: each.step(number, [batch]))  # type: ignore[misc]
+            for each in (trainer, other)
+        )
+        ratios.append(sharded_s / ours_s)
+    own_bytes, all_bytes = state_bytes(other.optimizer)
+    return (
+        f"sharded {plan.optimizer}: step time ratio {median(ratios):.2f}, state on rank 0 "
+        f"{own_bytes / _MEBIBYTE:.1f} MiB of {all_bytes / _MEBIBYTE:.1f}"
     )
 
 

@@ -18,7 +18,7 @@ from benchmarks.bert.bench.configurations import CONFIGURATIONS, TINY
 from benchmarks.bert.bench.lengths import read_shares, wikipedia_shares
 from benchmarks.bert.bench.measure import Plan, measure
 from benchmarks.bert.bench.ranks import on_ranks
-from benchmarks.bert.config import ATTENTIONS, FUSIONS, LAST_LAYERS, PRECISIONS
+from benchmarks.bert.config import ATTENTIONS, FUSIONS, LAST_LAYERS, OPTIMIZERS, PRECISIONS
 
 _SHAPES = CONFIGURATIONS | {"tiny": TINY}  # `tiny` is for tests, and too small to mean anything
 
@@ -37,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             fusion=options.fusion,
             last_layer=options.last_layer,
             share_L=share_L,
+            optimizer=options.optimizer,
             versus_padded=options.vs_huggingface,
+            versus_sharded=options.vs_sharded,
         )
         on_ranks(options.ranks, options.device, options.threads, measure, plan)
 
@@ -45,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bert.bench step")
     parser.add_argument("--vs-huggingface", action="store_true", help="compare with a padded BERT of transformers")
+    parser.add_argument("--vs-sharded", action="store_true", help="compare with a sharded optimizer")
     parser.add_argument("--configuration", nargs="+", choices=_SHAPES, metavar="|".join(CONFIGURATIONS))
     parser.add_argument("--steps", type=_at_least_1, default=10, help="measured steps (default 10)")
     parser.add_argument("--batch", type=_at_least_1, default=16, help="samples per rank and step (default 16)")
@@ -54,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--attention", choices=ATTENTIONS, default="auto")
     parser.add_argument("--fusion", choices=FUSIONS, default="auto")
     parser.add_argument("--last-layer", choices=LAST_LAYERS, default="only_read")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
     parser.add_argument("--threads", type=_at_least_1, default=1, help="of each rank on a CPU (default 1)")
     parser.add_argument("--ranks", type=_at_least_1, default=1, help="processes that train together (default 1)")
     parser.add_argument("--histogram", type=Path, help="length,count lines instead of the built-in coarse lengths")

@@ -14,15 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from benchmarks.bert.checkpoint.state import (
-    check_fit,
-    drawn_random_states,
-    random_states,
-    read_tensors,
-    set_random_states,
-    spread,
-)
+from benchmarks.bert.checkpoint.state import check_fit, forms_on_all_ranks, read_tensors, spread
 from benchmarks.bert.checkpoint.store import (
     REPLICATED,
     CheckpointError,
@@ -30,6 +24,7 @@ from benchmarks.bert.checkpoint.store import (
     check_file,
     checkpoints_in,
     code_sha256,
+    files_of_all,
     lock,
     rank_file,
     read_manifest,
@@ -37,6 +32,7 @@ from benchmarks.bert.checkpoint.store import (
 from benchmarks.bert.config import Config
 from benchmarks.bert.data.manifest import Manifest as DataManifest
 from benchmarks.bert.data.plan import STRATEGIES
+from benchmarks.bert.random_states import drawn
 from benchmarks.bert.trainer import Trainer
 from benchmarks.bert.world import World
 from mlperf_log_utils import Outcome, RunLog
@@ -65,7 +61,8 @@ def not_compared(config: Config) -> frozenset[str]:
     if config.resume_world == "same":
         return frozenset({"GLOBAL_BATCH"})  # which follows from the others
     of_nodes = {"NUM_NODES"} if STRATEGIES[config.loading].promises.any_nodes else set()
-    return frozenset({"RANKS_PER_NODE", "BATCH_SIZE", "GRADIENT_ACCUMULATION_STEPS", "threads"} | of_nodes)
+    of_ranks = {"RANKS_PER_NODE", "VIRTUAL_RANKS", "BATCH_SIZE", "GRADIENT_ACCUMULATION_STEPS", "threads"}
+    return frozenset(of_ranks | of_nodes)
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ class Start:
     seed: int | None = None
     folder: Path | None = None
     usable: tuple[Path, ...] = ()  # this run's checkpoints, the newest first
-    has_own_file: bool = True  # whether this rank was there when the checkpoint was made
+    has_own_file: bool = True  # whether a process like this one was there when the checkpoint was made
 
     def restore(self, trainer: Trainer, world: World) -> None:
         """Put the checkpoint's state into a warmed-up trainer: weights, moments, loss scale and random states."""
@@ -86,15 +83,18 @@ class Start:
         if self.has_own_file:
             own = read_tensors(self.folder / rank_file(world.rank))
         else:
-            own = drawn_random_states(trainer.device, self.seed or 0, self.step, world.rank)
-        check_fit(self.folder, own, random_states(trainer.device))
-        live = trainer.tensors()
-        replicated = read_tensors(self.folder / REPLICATED) if world.is_main else {}
+            own = drawn(trainer.device, self.seed or 0, self.step, trainer.random.ranks)
+        check_fit(self.folder, own, trainer.random.tensors())
+        live = trainer.tensors() | trainer.own_tensors()
+        forms = forms_on_all_ranks(live)
+        kept: dict[str, Tensor] = {}
         if world.is_main:
-            check_fit(self.folder, replicated, live)
+            for name in files_of_all(read_manifest(self.folder)):
+                kept |= read_tensors(self.folder / name)
+            check_fit(self.folder, kept, forms)
         dist.barrier()  # nobody's state changes before every rank's file is known to fit
-        spread(live, replicated)
-        set_random_states(own, trainer.device)
+        spread(forms, live, kept, trainer.device)
+        trainer.random.restore(own)
 
     def announce(self, log: RunLog, outcome: Outcome, config: Config, trainer: Trainer) -> None:
         """What is known of the run so far; and that one which begins with trained weights is no result."""
@@ -146,7 +146,7 @@ def find_start(config: Config, identity: Mapping[str, Any], world: World, say: C
                 name for name in sorted(ignored - {"GLOBAL_BATCH"}) if manifest.identity.get(name) != identity.get(name)
             ]:
                 say(f"warning: not bit for bit the run that it was: its {', '.join(others)} was another")
-            is_there = rank_file(world.rank) in manifest.files
+            is_there = _has_own_file(manifest, identity, world)
             return Start(manifest.step, manifest.accuracies, manifest.seed, folder, (folder, *older), is_there)
         say(f"not resuming from {folder.name}: {refusals[0]}")
     if folders or config.resume == "yes":
@@ -210,12 +210,19 @@ def _judge(
         return None, reason
     try:
         manifest = read_manifest(folder)
-        is_new = manifest.identity != identity and rank_file(world.rank) not in manifest.files
-        for name in ((rank_file(world.rank),) if not is_new else ()) + ((REPLICATED,) if world.is_main else ()):
+        expects_own = manifest.identity == identity or _has_own_file(manifest, identity, world)
+        names = [rank_file(world.rank)] if expects_own else []
+        for name in names + (files_of_all(manifest) if world.is_main else []):
             check_file(folder, manifest, name)
     except CheckpointError as error:
         return None, str(error)
     return manifest, None
+
+
+def _has_own_file(manifest: Manifest, identity: Mapping[str, Any], world: World) -> bool:
+    """Whether the random states of just the ranks that this process acts as were kept."""
+    same_ranks = manifest.identity.get("VIRTUAL_RANKS") == identity.get("VIRTUAL_RANKS")
+    return same_ranks and rank_file(world.rank) in manifest.files
 
 
 def _why_not(folder: Path, identity: Mapping[str, Any], seed: int, ignored: frozenset[str]) -> str | None:

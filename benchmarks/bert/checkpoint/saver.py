@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.bert.checkpoint.resume import Start
-from benchmarks.bert.checkpoint.state import copy_to_host, random_states
+from benchmarks.bert.checkpoint.state import copy_to_host
 from benchmarks.bert.checkpoint.store import (
     REPLICATED,
     CheckpointError,
@@ -36,6 +36,7 @@ from benchmarks.bert.checkpoint.store import (
     publish,
     rank_file,
     remove,
+    share_file,
     sync,
     write_manifest,
 )
@@ -85,8 +86,14 @@ class Saver:
         self._kind = kind
         self._run_id = run_id
         self._kept = list(reversed(earlier))
-        names = [rank_file(world.rank), *([REPLICATED] if world.is_main else [])]
-        self._files: dict[str, dict[str, Tensor]] = {name: {} for name in names}  # copies on the host
+        self._live = {rank_file(world.rank): trainer.random.tensors}  # by file, what goes into it
+        self._files_of_ranks = [REPLICATED, *(rank_file(rank) for rank in range(world.num_ranks))]
+        if world.is_main:
+            self._live[REPLICATED] = trainer.tensors
+        if config.shard_optimizer:
+            self._live[share_file(world.rank)] = trainer.own_tensors
+            self._files_of_ranks += [share_file(rank) for rank in range(world.num_ranks)]
+        self._files: dict[str, dict[str, Tensor]] = {name: {} for name in self._live}  # copies on the host
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
@@ -94,9 +101,8 @@ class Saver:
         if step % self._interval_steps:
             return
         self.finish()
-        copy_to_host(random_states(self._trainer.device), self._files[rank_file(self._world.rank)])
-        if self._world.is_main:
-            copy_to_host(self._trainer.tensors(), self._files[REPLICATED])
+        for name, tensors in self._live.items():
+            copy_to_host(tensors(), self._files[name])
         copied = None
         if self._trainer.device.type == "cuda":
             copied = torch.cuda.Event()
@@ -129,10 +135,9 @@ class Saver:
                 shutil.rmtree(partial, ignore_errors=True)  # of one that failed
 
     def _publish(self, partial: Path, manifest: Manifest) -> None:
-        names = [REPLICATED, *(rank_file(rank) for rank in range(self._world.num_ranks))]
         deadline = time.monotonic() + self._patience_s
-        parts = {name: _read_part(partial / name, deadline) for name in names}
-        for name in names:
+        parts = {name: _read_part(partial / name, deadline) for name in self._files_of_ranks}
+        for name in parts:
             _receipt(partial / name).unlink()
         write_manifest(partial, replace(manifest, files=parts))
         folder = folder_of(self._directory, manifest.step)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
@@ -23,35 +22,15 @@ _LISTED = 5  # names in a message
 def copy_to_host(tensors: Mapping[str, Tensor], copies: dict[str, Tensor]) -> None:
     """Put into `copies` what later steps do not change; from a GPU without waiting for it.
 
-    Memory that is there already is written again: fresh memory takes longer than the copy.
+    Memory that is there already is written again: fresh memory takes longer than the copy. What is no more, since the
+    model has grown, is left out.
     """
+    for name in [name for name, copy in copies.items() if name not in tensors or copy.shape != tensors[name].shape]:
+        del copies[name]
     for name, tensor in tensors.items():
         if name not in copies:
             copies[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
         copies[name].copy_(tensor, non_blocking=True)
-
-
-def random_states(device: torch.device) -> dict[str, Tensor]:
-    """The generators that dropout draws from, as bytes."""
-    states = {"random/cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["random/cuda"] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def drawn_random_states(device: torch.device, seed: int, step: int, rank: int) -> dict[str, Tensor]:
-    """Of generators that are seeded from the three numbers, for a rank that no states were kept of."""
-    seeds = np.random.SeedSequence([seed, step, rank]).generate_state(2, np.uint64) >> np.uint64(1)
-    states = {"random/cpu": torch.Generator().manual_seed(int(seeds[0])).get_state()}
-    if device.type == "cuda":
-        states["random/cuda"] = torch.Generator(device).manual_seed(int(seeds[1])).get_state()
-    return states
-
-
-def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states["random/cpu"])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(states["random/cuda"], device)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -76,9 +55,19 @@ def check_fit(path: Path, found: Mapping[str, Tensor], live: Mapping[str, Tensor
         raise CheckpointError(f"{path}: {'; '.join(sorted(problems)[:_LISTED])}{rest}")
 
 
-def spread(live: Mapping[str, Tensor], from_rank_0: Mapping[str, Tensor]) -> None:
-    """Put what rank 0 has read into the live tensors of every rank; the other ranks pass nothing."""
-    for name in sorted(live):
+def forms_on_all_ranks(live: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is live on any rank, on the meta device: names, shapes and types without values. Collective."""
+    forms: list[dict[str, Tensor]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(forms, {name: tensor.to("meta") for name, tensor in live.items()})
+    return {name: form for of_rank in forms for name, form in of_rank.items()}
+
+
+def spread(
+    forms: Mapping[str, Tensor], live: Mapping[str, Tensor], from_rank_0: Mapping[str, Tensor], device: torch.device
+) -> None:
+    """Put what rank 0 has read into the live tensors of the ranks that have them; the others pass nothing."""
+    for name in sorted(forms):
+        tensor = live[name] if name in live else torch.empty_like(forms[name], device=device)
         if name in from_rank_0:
-            live[name].copy_(from_rank_0[name])
-        dist.broadcast(live[name], src=0)
+            tensor.copy_(from_rank_0[name])
+        dist.broadcast(tensor, src=0)

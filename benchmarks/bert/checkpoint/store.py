@@ -3,6 +3,7 @@
 CHECKPOINT_DIR/step_00001200/manifest.json             written last; names every other file with size and sha256
                              replicated.safetensors    what all ranks hold alike: weights, moments, loss scale
                              rank_00000.safetensors    what is one rank's own: random states
+                             share_00000.safetensors   the moments that one rank keeps for all, if they are sharded
 CHECKPOINT_DIR/.step_00001800.<run>.partial/           being written by the run of that id
 """
 
@@ -51,6 +52,15 @@ def code_sha256() -> str:
 
 def rank_file(rank: int) -> str:
     return f"rank_{rank:05d}.safetensors"
+
+
+def share_file(rank: int) -> str:
+    return f"share_{rank:05d}.safetensors"
+
+
+def files_of_all(manifest: Manifest) -> list[str]:
+    """Those that together hold what is no single rank's own: rank 0 reads them for all."""
+    return [REPLICATED, *sorted(name for name in manifest.files if name.startswith("share_"))]
 
 
 def folder_of(directory: Path, step: int) -> Path:

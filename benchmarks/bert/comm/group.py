@@ -6,16 +6,20 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
 from benchmarks.bert.complaint import describe
 from benchmarks.bert.config import MAX_SEED
+from benchmarks.bert.refusals import REFUSALS
 from benchmarks.bert.world import World, WorldError
+
+_Found = TypeVar("_Found")
 
 _MEET_WITHIN_S = 45  # hundreds of nodes may start seconds apart; a rank that is missing is to be known soon
 
@@ -95,6 +99,26 @@ def agree_on_seed(seed: int) -> int:
     agreed = [seed if seed >= 0 else secrets.randbelow(MAX_SEED + 1)]
     dist.broadcast_object_list(agreed, src=0)
     return agreed[0]
+
+
+def everywhere(find: Callable[[], _Found]) -> _Found:
+    """What `find` gives on this rank; where it raises one of REFUSALS on any, that of the first such on every rank.
+
+    Collective. For what a rank finds on its node's own disk: the others would wait for it in vain. The ranks that it
+    concerns are named unless it concerns all.
+    """
+    found, refusal = None, None
+    try:
+        found = find()
+    except REFUSALS as error:
+        refusal = error
+    refusals: list[Exception | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(refusals, refusal)
+    first = next((each for each in refusals if each is not None), None)
+    if first is None:
+        return cast(_Found, found)
+    ranks = [rank for rank, each in enumerate(refusals) if str(each) == str(first)]
+    raise type(first)(str(first) if len(ranks) == len(refusals) else f"ranks {ranks}: {first}")
 
 
 def check_agreement(known: object) -> None:

@@ -2,8 +2,8 @@
 
 Each bucket is clipped on its own as soon as backward has filled it, and its all-reduce starts at once: clipping before
 the reduction keeps the overlap of communication with backward (*Breaking MLPerf Training*). The clip unit is one
-rank's one micro-batch. The two variants that need the whole gradient's norm, which the closed division asks for, are
-at the end.
+rank's one micro-batch, also of a process that acts as several ranks. The two variants that need the whole gradient's
+norm, which the closed division asks for, are at the end.
 """
 
 # No `from __future__ import annotations` here: DDP inspects the hook's annotations as objects.
@@ -38,13 +38,17 @@ class BucketClip:
     ) -> None:
         self._group = ddp.process_group
         self._loss_scale = loss_scale
-        self._num_ranks = dist.get_world_size(self._group)
+        self._num_processes = dist.get_world_size(self._group)
         self._max_norm = max_norm
         self._num_buckets = 0
         self._discovering = False
-        self._is_last_micro_batch = True
-        self._num_micro_batches = 1
-        self._accumulated: dict[int, Tensor] = {}  # by bucket: sum of the clipped earlier micro-batches, fp32
+        self._is_ranks_last = True  # of the micro-batches of one rank that this process acts as
+        self._is_last_micro_batch = True  # of the step
+        self._has_all = True  # whether the present backward pass has filled its last bucket
+        self._num_units = 1  # micro-batches of all ranks, if all had as many as the present one
+        # By bucket, sums of clipped earlier micro-batches: of the present rank, and of the ranks before it.
+        self._of_rank: dict[int, Tensor] = {}
+        self._of_earlier_ranks: dict[int, Tensor] = {}
         self._reduced: list[Tensor] = []  # this step's buckets, in place
         ddp.register_comm_hook(state=self, hook=_clip_and_reduce)
 
@@ -62,13 +66,20 @@ class BucketClip:
             self._discovering = False
             self._reduced.clear()
 
-    def accumulate(self, micro_batches: Sequence[Batch]) -> Iterator[Batch]:
-        """The micro-batches of one step; buckets are summed locally until the last, then reduced."""
+    def accumulate(self, micro_batches: Sequence[Batch], turn: int = 0, num_turns: int = 1) -> Iterator[Batch]:
+        """The micro-batches of one step; buckets are summed locally until the last, then reduced.
+
+        A process that acts as `num_turns` ranks takes a turn for each; the last micro-batch is that of the last turn.
+        """
         self._reduced.clear()
-        self._num_micro_batches = len(micro_batches)
+        self._num_units = self._num_processes * num_turns * len(micro_batches)
         for index, micro_batch in enumerate(micro_batches, start=1):
-            self._is_last_micro_batch = index == len(micro_batches)
+            self._is_ranks_last = index == len(micro_batches)
+            self._is_last_micro_batch = self._is_ranks_last and turn == num_turns - 1
+            self._has_all = False
             yield micro_batch
+            if not self._has_all:
+                raise RuntimeError("a parameter that trains took no part in the loss, so its bucket was not filled")
             self._after_backward()
 
     def _after_backward(self) -> None:
@@ -94,9 +105,11 @@ class BucketClip:
 
     def _divisor(self) -> Tensor | float:
         """What turns a sum over ranks and micro-batches of a scaled loss's gradients into the mean of the loss's."""
-        return self._loss_scale.scale * (self._num_ranks * self._num_micro_batches)
+        return self._loss_scale.scale * self._num_units
 
     def _count(self, num_buckets: int) -> None:
+        """Buckets come in their order, so the last one's number tells."""
+        self._has_all = True
         if self._discovering:
             self._num_buckets = num_buckets
         elif num_buckets != self._num_buckets:
@@ -106,23 +119,34 @@ class BucketClip:
             )
 
     def add(self, bucket: dist.GradBucket) -> Tensor:
-        """Keep a clipped bucket for the step's last micro-batch and leave zeros, onto which the next one adds."""
-        gradient_P = self.clip(bucket)
-        kept = self._accumulated.get(bucket.index())
-        if kept is None:
-            self._accumulated[bucket.index()] = gradient_P.float().clone()
-        else:
-            kept += gradient_P
+        """Clip the bucket and keep it for the step's last micro-batch."""
+        return self._sum_up(bucket.index(), self.clip(bucket))
+
+    def _sum_up(self, index: int, gradient_P: Tensor) -> Tensor:
+        """Add what earlier micro-batches left of this bucket; before the step's last, keep the sum and leave zeros.
+
+        A rank's micro-batches are summed before they meet another rank's, as they are where ranks are processes.
+        """
+        if (own := self._of_rank.pop(index, None)) is not None:
+            gradient_P.add_(own)
+        if self._is_ranks_last and (others := self._of_earlier_ranks.pop(index, None)) is not None:
+            gradient_P.add_(others)
+        if self._is_last_micro_batch:
+            return gradient_P
+        kept = self._of_earlier_ranks if self._is_ranks_last else self._of_rank
+        kept[index] = gradient_P.clone()
         return gradient_P.zero_()
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
         """Clip the bucket, add what earlier micro-batches left for it, and start its all-reduce."""
-        gradient_P = self.clip(bucket)
-        if (kept := self._accumulated.pop(bucket.index(), None)) is not None:
-            gradient_P.add_(kept)
+        gradient_P = self.add(bucket)
         self._reduced.append(gradient_P)
-        work = dist.all_reduce(gradient_P, group=self._group, async_op=True)
+        work = self.start_all_reduce(bucket.index(), gradient_P)
         return work.get_future().then(lambda future: future.value()[0])
+
+    def start_all_reduce(self, index: int, gradient_P: Tensor) -> dist.Work:
+        """Of the bucket `index`, in place."""
+        return dist.all_reduce(gradient_P, group=self._group, async_op=True)
 
 
 def _clip_and_reduce(state: BucketClip, bucket: dist.GradBucket) -> Future[Tensor]:
@@ -175,14 +199,10 @@ class GlobalClipBefore(BucketClip):
         factor = whole_clip_factor(filled, self._max_whole_norm * self._loss_scale.scale)
         torch._foreach_mul_(filled, factor / self._divisor())
         for index, gradient_P in self._filled.items():
-            if not self._is_last_micro_batch:
-                self._accumulated[index] = self._accumulated.get(index, 0.0) + gradient_P.float()
-                gradient_P.zero_()
-            elif index in self._accumulated:
-                gradient_P.add_(self._accumulated.pop(index))
+            self._sum_up(index, gradient_P)
         if self._is_last_micro_batch:
             self._reduced = list(self._filled.values())
-            for work in [dist.all_reduce(each, group=self._group, async_op=True) for each in self._reduced]:
+            for work in [self.start_all_reduce(*each) for each in self._filled.items()]:
                 work.wait()
         self._filled.clear()
 

@@ -49,7 +49,8 @@ def check_shards(data: DataSet, samples: range) -> None:
         others = f" (nor {', '.join(missing[1:4])}{' …' if len(missing) > 4 else ''})" if missing[1:] else ""
         raise ManifestError(
             f"{data.folder / missing[0]}: no such shard{others}; run ./init_datasets.sh again, or, where the folder "
-            "holds one node's shards alone, give that node the same place and LOADING=stratified_local"
+            "holds one node's shards alone, ./init_datasets.sh stage for the place that this node has now, and "
+            "LOADING=stratified_local"
         )
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -70,6 +71,13 @@ def micro_batches(
         finally:
             for waiting in ahead:
                 waiting.cancel()
+
+
+def by_step(batches: Iterable[list[PackedBatch]], num_turns: int) -> Iterator[list[list[PackedBatch]]]:
+    """The micro-batches of `num_turns` rows together: those of each rank that a process acts as in a step."""
+    rows = iter(batches)
+    while of_ranks := list(islice(rows, num_turns)):
+        yield of_ranks
 
 
 def _not_ended(prepare: Callable[[], list[PackedBatch] | None]) -> list[PackedBatch] | None:

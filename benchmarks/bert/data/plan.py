@@ -18,7 +18,7 @@ Shapes: G steps, J samples of a group and step, R ranks, K samples of a rank and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +67,11 @@ class Strategy:
     num_groups: Callable[[Layout], int]
     deal: Deal
     promises: Promises
+
+    @property
+    def draws_at_random(self) -> bool:
+        """Whether which samples form a global batch does not depend on their lengths."""
+        return self.draw is shuffled
 
 
 def _each_rank(layout: Layout) -> int:
@@ -241,6 +246,12 @@ def plan_steps(planner: Planner, *, seed: int, rank: int, start: int = 0) -> Ite
         for first in range(step, planner.num_steps, planner.window):
             yield from plan.rows(np.arange(first, min(first + planner.window, planner.num_steps)), rank)
         epoch, step = epoch + 1, 0
+
+
+def plan_in_turns(planner: Planner, *, seed: int, ranks: Sequence[int], start: int = 0) -> Iterator[np.ndarray]:
+    """The rows of several ranks: of each step one after the other, as a process takes them that acts as all of them."""
+    for rows in zip(*(plan_steps(planner, seed=seed, rank=rank, start=start) for rank in ranks), strict=True):
+        yield from rows
 
 
 def plan_epoch(

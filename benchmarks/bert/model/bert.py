@@ -1,8 +1,8 @@
 """A packed batch in, masked-LM and next-sentence logits out: BERT as its reference defines it.
 
-Post-LN encoder, erf GELU, learned positions and segments, pooler, masked-LM transform with the decoder tied to the
-word embeddings. Shapes: T packed tokens, Q places that the heads read, H hidden, N heads, D head width, M masked
-positions, B sequences, V entries padded to a multiple of 8.
+Post-LN encoder (or, outside the benchmark, pre-LN), erf GELU, learned positions and segments, pooler, masked-LM
+transform with the decoder tied to the word embeddings. Shapes: T packed tokens, Q places that the heads read, H hidden,
+N heads, D head width, M masked positions, B sequences, V entries padded to a multiple of 8.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class BertShape:
     num_heads: int = 16
     ffn_size: int = 4096
     dropout: float = 0.1
+    norm: str = "post"  # or "pre": where the layers' norms stand
 
     @property
     def num_padded_vocabulary(self) -> int:
@@ -92,20 +93,58 @@ class Layer(nn.Module):
         return add_norm(self.ffn_out, self.kernels.linear_gelu(self.ffn_in, x_QH), x_QH, self.ffn_norm, dropout)
 
 
-def only_read(layer: Layer, x_TH: Tensor, batch: PackedBatch) -> Tensor:
+class PreNormLayer(Layer):
+    """The same parameters with each norm before its branch: x + f(norm(x)), twice.
+
+    What the layers hand on is a sum that no norm renews, so it stays in fp32 where branches are 16 bit.
+    """
+
+    def forward(
+        self, x_QH: Tensor, x_TH: Tensor, q_layout: PackLayout, layout: PackLayout, scale: float = 1.0
+    ) -> Tensor:
+        """As `Layer`'s; both branches are multiplied by `scale` before they are added."""
+        dropout = self.dropout if self.training else 0.0
+        normed_TH = _for_products(self.attention_norm(x_TH))
+        normed_QH = normed_TH  # most often all ask
+        if x_QH is not x_TH:
+            normed_QH = _for_products(self.attention_norm(x_QH))
+        attended_QH = self.attention(normed_QH, normed_TH, q_layout, layout)
+        add = self.kernels.linear_add
+        x_QH = add(self.attention.output, attended_QH, x_QH, dropout, scale)
+        normed_QH = _for_products(self.ffn_norm(x_QH))
+        return add(self.ffn_out, self.kernels.linear_gelu(self.ffn_in, normed_QH), x_QH, dropout, scale)
+
+
+def _for_products(x_TH: Tensor) -> Tensor:
+    """Cast once for all the matrix products that read it, which under autocast would each keep a copy of their own."""
+    kind = x_TH.device.type
+    return x_TH.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x_TH
+
+
+# where norms stand -> the layer, and the norm of what the heads read, from its width and epsilon
+NORMS: dict[str, tuple[type[Layer], Callable[[int, float], nn.Module]]] = {
+    "post": (Layer, nn.Identity),
+    "pre": (PreNormLayer, nn.LayerNorm),
+}
+
+# (x_QH, x_TH, layout of the Q, layout of the T) -> (Q, H): a layer, or what stands in for one
+LayerFunction = Callable[[Tensor, Tensor, PackLayout, PackLayout], Tensor]
+
+
+def only_read(layer: LayerFunction, x_TH: Tensor, batch: PackedBatch) -> Tensor:
     """The last layer's output where the heads read it, (Q, H), computed only there."""
     return layer(x_TH[batch.read_Q], x_TH, batch.read_layout, batch.layout)
 
 
-def whole(layer: Layer, x_TH: Tensor, batch: PackedBatch) -> Tensor:
+def whole(layer: LayerFunction, x_TH: Tensor, batch: PackedBatch) -> Tensor:
     """The same, computed everywhere and then read."""
     return layer(x_TH, x_TH, batch.layout, batch.layout)[batch.read_Q]
 
 
-LAST_LAYER: dict[str, Callable[[Layer, Tensor, PackedBatch], Tensor]] = {"only_read": only_read, "whole": whole}
+LAST_LAYER: dict[str, Callable[[LayerFunction, Tensor, PackedBatch], Tensor]] = {"only_read": only_read, "whole": whole}
 
 
-def inner_layers(layers: Iterable[Layer], x_TH: Tensor, batch: PackedBatch) -> Tensor:
+def inner_layers(layers: Iterable[LayerFunction], x_TH: Tensor, batch: PackedBatch) -> Tensor:
     """All layers but the last, one after the other."""
     for layer in layers:
         x_TH = layer(x_TH, x_TH, batch.layout, batch.layout)
@@ -145,14 +184,17 @@ class NextSentenceHead(nn.Module):
 class Bert(nn.Module):
     def __init__(self, shape: BertShape, kernels: Kernels = PORTABLE, last_layer: str = "only_read") -> None:
         super().__init__()
+        layer, final_norm = NORMS[shape.norm]
         self.shape = shape
         self.kernels = kernels
         self.embeddings = Embeddings(shape)
-        self.layers: list[Layer] = nn.ModuleList(Layer(shape, kernels) for _ in range(shape.num_layers))  # type: ignore[assignment]  # torch types its items as Module
+        self.layers: list[Layer] = nn.ModuleList(layer(shape, kernels) for _ in range(shape.num_layers))  # type: ignore[assignment]  # torch types its items as Module
+        self.final_norm = final_norm(shape.hidden_size, _NORM_EPSILON)
         self.masked_lm = MaskedLMHead(shape, kernels)
         self.next_sentence = NextSentenceHead(shape)
         self.inner_layers: Callable[[Sequence[Layer], Tensor, PackedBatch], Tensor] = inner_layers
         self.last_layer = LAST_LAYER[last_layer]
+        self.encode: Encoder = whole_encoder
 
     @property
     def num_parameters(self) -> int:
@@ -162,8 +204,17 @@ class Bert(nn.Module):
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """Masked-LM logits (M, V) and next-sentence logits (B, 2)."""
-        *inner, last = self.layers
-        x_TH = self.inner_layers(inner, self.embeddings(batch), batch)
-        x_QH = self.last_layer(last, x_TH, batch)
+        x_QH = self.final_norm(self.encode(self, batch))
         logits_MV = self.masked_lm(x_QH[batch.masked_M], self.embeddings.word.weight)
         return logits_MV, self.next_sentence(x_QH[batch.read_layout.cu_lengths[: len(batch.nsp_B)]])
+
+
+# (the model, its batch) -> the last layer's output where the heads read it, (Q, H)
+Encoder = Callable[[Bert, PackedBatch], Tensor]
+
+
+def whole_encoder(model: Bert, batch: PackedBatch) -> Tensor:
+    """All layers; `frozen.py` and `layer_drop.py` have others."""
+    *inner, last = model.layers
+    x_TH = model.inner_layers(inner, model.embeddings(batch), batch)
+    return model.last_layer(last, x_TH, batch)

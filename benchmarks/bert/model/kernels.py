@@ -18,6 +18,8 @@ from benchmarks.bert.model.dropout import dropout
 LinearGelu = Callable[[nn.Linear, Tensor], Tensor]
 # (linear, its input, what it is added to, the norm after that, probability to drop) -> the norm's output
 LinearAddNorm = Callable[[nn.Linear, Tensor, Tensor, nn.LayerNorm, float], Tensor]
+# (linear, its input, what it is added to, probability to drop, what it is multiplied by) -> the sum
+LinearAdd = Callable[[nn.Linear, Tensor, Tensor, float, float], Tensor]
 
 
 def eager_linear_gelu(linear: nn.Linear, x_QH: Tensor) -> Tensor:
@@ -31,6 +33,11 @@ def eager_linear_add_norm(linear: nn.Linear, x_QF: Tensor, residual_QH: Tensor, 
     return norm((residual_QH + dropout(projected_QH, p)).float()).to(projected_QH.dtype)
 
 
+def eager_linear_add(linear: nn.Linear, x_QF: Tensor, residual_QH: Tensor, p: float, scale: float) -> Tensor:
+    """residual + scale * dropout(linear(x)), in the residual's dtype."""
+    return residual_QH.add(dropout(linear(x_QF), p), alpha=scale)
+
+
 def _bias_gelu(x_QF: Tensor, bias_F: Tensor) -> Tensor:
     return F.gelu(x_QF.float() + bias_F).to(x_QF.dtype)
 
@@ -40,6 +47,10 @@ def _bias_add_norm(
 ) -> Tensor:
     sum_QH = residual_QH.float() + F.dropout(x_QH.float() + bias_H, p)
     return F.layer_norm(sum_QH, weight_H.shape, weight_H, shift_H, epsilon).to(x_QH.dtype)
+
+
+def _bias_add(x_QH: Tensor, bias_H: Tensor, residual_QH: Tensor, p: float, scale: float) -> Tensor:
+    return residual_QH + scale * F.dropout(x_QH.float() + bias_H, p)
 
 
 def _find_compiler() -> None:
@@ -77,6 +88,22 @@ FUSIONS: dict[str, Callable[[torch.device], tuple[LinearGelu, LinearAddNorm]]] =
 }
 
 
+def compiled_linear_add(device: torch.device) -> LinearAdd:
+    """`eager_linear_add` with all that follows the matrix product in one kernel, whatever the scale."""
+    bias_add = torch.compile(_bias_add)
+
+    def linear_add(linear: nn.Linear, x_QF: Tensor, residual_QH: Tensor, p: float, scale: float) -> Tensor:
+        return bias_add(F.linear(x_QF, linear.weight), linear.bias, residual_QH, p, scale)
+
+    return linear_add
+
+
+LINEAR_ADDS: dict[str, Callable[[torch.device], LinearAdd]] = {
+    "eager": lambda device: eager_linear_add,
+    "compiled": compiled_linear_add,
+}
+
+
 @dataclass(frozen=True)
 class Kernels:
     """What the model computes with."""
@@ -85,6 +112,7 @@ class Kernels:
     attention: Attention
     linear_gelu: LinearGelu = eager_linear_gelu
     linear_add_norm: LinearAddNorm = eager_linear_add_norm
+    linear_add: LinearAdd = eager_linear_add  # of pre-LN layers
 
 
 PORTABLE = Kernels("split attention, eager", ATTENTION["split"])  # right everywhere
@@ -100,4 +128,9 @@ def choose_kernels(
     attention = choose_attention(attention, device, dtype, head_width)
     if fusion == "auto":
         fusion = "compiled" if device.type == "cuda" else "eager"
-    return Kernels(f"{attention} attention, {fusion}", ATTENTION[attention], *FUSIONS[fusion](device))
+    return Kernels(
+        f"{attention} attention, {fusion}",
+        ATTENTION[attention],
+        *FUSIONS[fusion](device),
+        LINEAR_ADDS[fusion](device),
+    )
