@@ -34,7 +34,16 @@ _INITIAL = {
     "relative_offset": "the reference's (a normal distribution of INIT_STD cut at two deviations, biases 0, norms 1), "
     "with sinusoids as positions and the first layer's heads 0 to 3 looking at the tokens at -1, +1, -2 and +2",
 }
-_OPTIMIZERS = {"adam": "ADAM with decoupled weight decay (torch's fused AdamW)", "lamb": "LAMB with bias correction"}
+_OPTIMIZERS = {
+    "adam": "ADAM with decoupled weight decay (torch's fused AdamW)",
+    "lamb": "LAMB with LAMB_BIAS_CORRECTION and MAX_TRUST_RATIO as below",
+    "lans": "LANS with LAMB_BIAS_CORRECTION and MAX_TRUST_RATIO as below",
+}
+_SCHEDULES = {
+    "polynomial": "falls by a polynomial of DECAY_POWER",
+    "lans": "stays there for CONSTANT_STEPS and falls along a line",
+    "record": "falls along a line that leaves LEARNING_RATE at the step WARMUP_STEPS, not where the warm-up ends,",
+}
 _CLIPS = {
     "none": "Gradients are not clipped.",
     "bucket_before": "Each of the {num_buckets} gradient buckets of a rank's micro-batch is clipped to the norm "
@@ -144,8 +153,9 @@ def _optimizer(configuration: dict[str, Any], log: Log) -> str:
     buckets = _value(clip.meta("num_buckets")) if clip else "B"
     return (
         f"{_of(_OPTIMIZERS, configuration, 'OPTIMIZER')}; biases and norms do not decay. The learning rate rises "
-        "linearly over WARMUP_STEPS, counted from START_WARMUP_STEP, to LEARNING_RATE and falls by a polynomial of "
-        "DECAY_POWER to END_LEARNING_RATE at step DECAY_STEPS. "
+        "linearly over WARMUP_STEPS, counted from START_WARMUP_STEP, to LEARNING_RATE, "
+        f"{_of(_SCHEDULES, {'SCHEDULE': 'polynomial'} | configuration, 'SCHEDULE')} to END_LEARNING_RATE at step "
+        "DECAY_STEPS. "
         + _of(_CLIPS, configuration, "CLIP").replace("{num_buckets}", buckets)
         + " A step whose gradient is not finite is left out on all ranks."
     )

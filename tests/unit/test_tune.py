@@ -1,0 +1,386 @@
+"""Tuning finds the fewest samples to target, goes on where it was killed, and says what it cannot use."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.bert.config import load
+from tests.support.trials import write_trial
+from tools.trial import LOG, Evaluations, RefusedTrialError, Trial, TrialError, checked, read_trial
+from tools.tune import __main__ as command
+from tools.tune.ranges import Range, RangeError, check_apart, default_ranges, parse_range, parse_set
+
+needs_optuna = pytest.mark.skipif(
+    importlib.util.find_spec("optuna") is None, reason="needs Optuna: pip install -r requirements-tune.txt"
+)
+BASE = {
+    "DEVICE": "cpu",
+    "BATCH_SIZE": "8",
+    "LEARNING_RATE": "1e-3",
+    "MAX_STEPS": "1000",
+    "TARGET_ACCURACY": "0.4",
+    "EVAL_INTERVAL_SAMPLES": "200",
+    "MAX_LENGTH": "32",
+    "WARMUP_STEPS": "10",
+}
+BEST_RATE = 4e-3
+RANGES = ("--range", "LEARNING_RATE=1e-4:1e-1:log", "--range", "WARMUP_STEPS=1:50")
+
+
+class Killed(BaseException):
+    """In place of a signal that no process survives."""
+
+
+class Runs:
+    """In place of training: the nearer the rate to `BEST_RATE`, the sooner the target; far away it is never reached."""
+
+    def __init__(self) -> None:
+        self.started: list[Mapping[str, str]] = []
+        self.killed_at = -1
+        self.lock = threading.Lock()
+
+    def __call__(
+        self, variables: Mapping[str, str], folder: Path, *, threads: int, stop: Callable[[Evaluations], str]
+    ) -> Trial:
+        config = checked(variables)
+        if (known := read_trial(folder, config)) is not None:
+            return known
+        with self.lock:
+            self.started.append(variables)
+            if len(self.started) == self.killed_at:
+                raise Killed
+        distance = abs(config.learning_rate / BEST_RATE - 1)
+        needed = int(1_000 * (1 + distance)) + config.seed
+        evaluations, pruned = [], ""
+        for samples in range(200, 2_200, 200):
+            evaluations.append((samples, min(0.5, 0.4 * samples / needed)))
+            if evaluations[-1][1] >= 0.4:
+                break
+            if pruned := stop(tuple(evaluations)):
+                break
+        write_trial(folder, variables, evaluations, reached=evaluations[-1][1] >= 0.4, pruned=pruned)
+        trial = read_trial(folder, config)
+        assert trial is not None
+        return trial
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    made_up = Runs()
+    monkeypatch.setattr("tools.tune.study.run_trial", made_up)
+    return made_up
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config_base.sh"
+    path.write_text("".join(f"export {name}={value}\n" for name, value in BASE.items()))
+    return path
+
+
+@pytest.fixture
+def tune(monkeypatch: pytest.MonkeyPatch, config: Path, tmp_path: Path) -> Callable[..., int]:
+    def call(*arguments: object, study: str = "study") -> int:
+        fixed = ("--config", config, "--study", tmp_path / study)
+        monkeypatch.setattr(sys, "argv", ["tune", *map(str, (*fixed, *arguments))])
+        return command.main()
+
+    return call
+
+
+def tried(runs: Runs) -> list[str]:
+    return [variables["LEARNING_RATE"] for variables in runs.started]
+
+
+# --- the study
+
+
+@needs_optuna
+def test_the_best_is_found_and_is_a_configuration(
+    tune: Callable[..., int], runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "config_best.sh"
+    assert tune(*RANGES, "--trials", 25, "--out", out) == 0
+    best = load({"CONFIG": str(out)})
+    assert best.learning_rate == pytest.approx(BEST_RATE, rel=0.3)
+    assert (best.batch_size, best.max_steps, best.seed) == (8, 1000, -1)
+    printed = capsys.readouterr().out
+    assert out.read_text() in printed
+    assert "importance:" in printed
+    rows = [line for line in printed.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 25
+    assert f"{best.learning_rate:.4g}" in rows[0]
+
+
+@needs_optuna
+def test_what_missed_the_target_ranks_behind_by_its_accuracy() -> None:
+    from tools.tune.study import CENSORED, value_of
+
+    def outcome(samples: int | None, accuracy: float) -> Trial:
+        return Trial(samples is not None, samples, ((samples or 9_000, accuracy),), 1.0, "")
+
+    worst_reached = value_of([outcome(10**9, 0.4), outcome(10**9, 0.4)])
+    near, far = value_of([outcome(None, 0.39)]), value_of([outcome(None, 0.1)])
+    half = value_of([outcome(100, 0.4), outcome(None, 0.39)])
+    assert worst_reached == 10**9
+    assert worst_reached < CENSORED < half
+    assert CENSORED < near < far
+    assert value_of([outcome(100, 0.4), outcome(300, 0.4)]) == 200
+
+
+@needs_optuna
+def test_all_seeds_of_a_trial_that_reaches_the_target_are_run(tune: Callable[..., int], runs: Runs) -> None:
+    assert tune("--range", "LEARNING_RATE=3e-3:5e-3", "--trials", 2, "--seeds", "1,5,6", "--pruner", "none") == 0
+    assert [variables["SEED"] for variables in runs.started] == ["1", "5", "6"] * 2
+
+
+@needs_optuna
+def test_where_nothing_reaches_the_target_there_is_no_configuration(
+    tune: Callable[..., int], runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--range", "LEARNING_RATE=0.05:0.1", "--seeds", "1,2", "--trials", 2)
+    assert tune(*arguments, "--out", tmp_path / "best.sh") == 1
+    assert "no trial reached the target" in capsys.readouterr().err
+    assert not (tmp_path / "best.sh").exists()
+    assert [variables["SEED"] for variables in runs.started] == ["1", "1"]
+
+
+@needs_optuna
+@pytest.mark.parametrize("pruner", ["median", "halving"])
+def test_bad_trials_are_pruned_and_are_not_the_best(
+    tune: Callable[..., int], runs: Runs, tmp_path: Path, pruner: str
+) -> None:
+    assert tune(*RANGES, "--trials", 20, "--pruner", pruner, "--out", tmp_path / "best.sh") == 0
+    assert list((tmp_path / "study").rglob("pruned.txt"))
+    assert load({"CONFIG": str(tmp_path / "best.sh")}).learning_rate == pytest.approx(BEST_RATE, rel=0.4)
+
+
+@needs_optuna
+def test_without_a_pruner_nothing_is(tune: Callable[..., int], runs: Runs, tmp_path: Path) -> None:
+    tune(*RANGES, "--trials", 10, "--pruner", "none")
+    assert not list((tmp_path / "study").rglob("pruned.txt"))
+
+
+@needs_optuna
+def test_one_job_draws_the_same_again_and_another_seed_does_not(tune: Callable[..., int], runs: Runs) -> None:
+    drawn = []
+    for study, seed in (("a", 0), ("b", 0), ("c", 1)):
+        runs.started.clear()
+        tune(*RANGES, "--trials", 14, "--sampler-seed", seed, study=study)
+        drawn.append(tried(runs))
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@needs_optuna
+@pytest.mark.parametrize("killed_at", [1, 4, 12])
+def test_a_killed_study_goes_on_as_if_it_had_not_been(tune: Callable[..., int], runs: Runs, killed_at: int) -> None:
+    tune(*RANGES, "--trials", 14, study="whole")
+    whole = tried(runs)
+    runs.started.clear()
+    runs.killed_at = killed_at
+    with pytest.raises(Killed):
+        tune(*RANGES, "--trials", 14)
+    assert tune(*RANGES, "--trials", 14) == 0
+    again = tried(runs)
+    assert again[killed_at - 1] == again[killed_at]  # what was running is asked for again
+    assert again[:killed_at] + again[killed_at + 1 :] == whole
+
+
+@needs_optuna
+def test_a_finished_study_runs_nothing(tune: Callable[..., int], runs: Runs) -> None:
+    tune(*RANGES, "--trials", 5)
+    runs.started.clear()
+    assert tune(*RANGES, "--trials", 5) == 0
+    assert runs.started == []
+
+
+@needs_optuna
+def test_a_study_that_was_lost_is_made_anew_from_its_logs(tune: Callable[..., int], runs: Runs, tmp_path: Path) -> None:
+    tune(*RANGES, "--trials", 8)
+    (tmp_path / "study" / "study.db").unlink()
+    runs.started.clear()
+    assert tune(*RANGES, "--trials", 8) == 0
+    assert runs.started == []
+
+
+@needs_optuna
+def test_several_jobs_come_to_as_many_trials(tune: Callable[..., int], runs: Runs) -> None:
+    assert tune(*RANGES, "--trials", 9, "--jobs", 3, "--pruner", "none") == 0
+    assert len(runs.started) == 9
+
+
+@needs_optuna
+def test_values_that_do_not_go_together_are_a_bad_trial_not_an_end(
+    tune: Callable[..., int], runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heads = ("--set", "HIDDEN_SIZE=96", "--set", "LEARNING_RATE=4e-3", "--range", "NUM_HEADS=1:16")
+    assert tune(*heads, "--trials", 10) == 0
+    assert "must be a multiple of NUM_HEADS" in capsys.readouterr().err
+    assert 0 < len(runs.started) < 10
+
+
+@needs_optuna
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        pytest.param(("--set", "BATCH_SIZE=16"), "BATCH_SIZE is 8, here it is 16", id="base"),
+        pytest.param(("--seeds", "2"), r"seeds is \[1\], here it is \[2\]", id="seeds"),
+        pytest.param(("--range", "BETA_2=0.9:0.99"), "--range BETA_2 is not set", id="ranges"),
+    ],
+)
+def test_a_study_of_another_configuration_is_refused(
+    tune: Callable[..., int], runs: Runs, capsys: pytest.CaptureFixture[str], changed: tuple[str, str], words: str
+) -> None:
+    tune(*RANGES, "--trials", 1)
+    runs.started.clear()
+    assert tune(*RANGES, *changed, "--trials", 2) == 2
+    assert re.search(words, capsys.readouterr().err)
+    assert runs.started == []
+
+
+@needs_optuna
+def test_a_run_that_breaks_ends_the_study(
+    tune: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*arguments: object, **options: object) -> Trial:
+        raise RefusedTrialError("DATA_DIR='data/none': no such folder")
+
+    monkeypatch.setattr("tools.tune.study.run_trial", broken)
+    assert tune(*RANGES) == 2
+    assert "data/none" in capsys.readouterr().err
+
+
+# --- input
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("LEARNIN_RATE=1:2", "nearest valid one is LEARNING_RATE", id="unknown"),
+        pytest.param("CLIP=1:2", "not a number", id="text"),
+        pytest.param("WARMUP_STEPS=1.5:3", "expected whole numbers", id="fraction"),
+        pytest.param("LEARNING_RATE=a:b", "expected numbers", id="letters"),
+        pytest.param("LEARNING_RATE=1e-2:1e-3", "must be below", id="low above high"),
+        pytest.param("LEARNING_RATE=1e-3:1e-3", "must be below", id="low equals high"),
+        pytest.param("LEARNING_RATE=1e-3", "expected NAME=low:high", id="one end"),
+        pytest.param("LEARNING_RATE=1:2:lin", "expected NAME=low:high", id="scale"),
+        pytest.param("WEIGHT_DECAY=0:1:log", "begins above 0", id="log of 0"),
+        pytest.param("LEARNING_RATE=1:inf", "not finite", id="infinite"),
+        pytest.param("BETA_2=0.9:1.0", "from 0.0 to below 1.0", id="not allowed"),
+        pytest.param("SEED=1:5", "must be fixed", id="seed"),
+        pytest.param("TARGET_ACCURACY=0.1:0.2", "must be fixed", id="target"),
+    ],
+)
+def test_a_bad_range_is_refused_with_what_would_do(text: str, words: str) -> None:
+    with pytest.raises(RangeError, match=words):
+        parse_range(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("LEARNING_RATE=1e-4:1e-2:log", Range("LEARNING_RATE", 1e-4, 1e-2, True), id="log"),
+        pytest.param("WARMUP_STEPS=10:200", Range("WARMUP_STEPS", 10, 200), id="whole"),
+        pytest.param("BETA_2=0.9:0.999", Range("BETA_2", 0.9, 0.999), id="fraction"),
+    ],
+)
+def test_a_good_range_is_read(text: str, expected: Range) -> None:
+    assert parse_range(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "text"),
+    [
+        pytest.param(Range("BETA_2", 0.9, 0.999), 0.98765432, "0.9877", id="four digits"),
+        pytest.param(Range("BETA_2", 0.9, 0.99999), 0.99998, "0.99998", id="never out of the range"),
+        pytest.param(Range("WARMUP_STEPS", 0, 99_999), 12_345, "12345", id="whole numbers keep all"),
+    ],
+)
+def test_a_value_is_short_but_in_its_range(given: Range, value: float, text: str) -> None:
+    assert given.value(value) == text
+
+
+def test_default_ranges_hold_the_base_and_leave_out_what_is_fixed() -> None:
+    base = checked(BASE)
+    ranges = default_ranges(base, but=["BETA_1"])
+    assert [each.name for each in ranges] == [
+        *("LEARNING_RATE", "BETA_2", "WARMUP_STEPS", "DECAY_STEPS", "WEIGHT_DECAY"),
+    ]
+    for each in ranges:
+        assert each.low <= getattr(base, each.name.lower()) <= each.high
+        for end in (each.low, each.high):
+            checked({**BASE, each.name: each.value(end)})
+
+
+def test_a_variable_with_two_places_is_refused() -> None:
+    rate = parse_range("LEARNING_RATE=1:2")
+    check_apart([rate], {"BETA_2": "0.9"})
+    for ranges, fixed in (([rate, rate], {}), ([rate], {"LEARNING_RATE": "1"})):
+        with pytest.raises(RangeError, match="LEARNING_RATE is given twice"):
+            check_apart(ranges, fixed)
+
+
+def test_a_setting_needs_a_known_name() -> None:
+    assert parse_set("DATA_DIR=a=b") == ("DATA_DIR", "a=b")
+    with pytest.raises(RangeError, match="nearest valid one is DATA_DIR"):
+        parse_set("DATA_DIRS=a")
+    with pytest.raises(RangeError, match="expected NAME=VALUE"):
+        parse_set("DATA_DIR")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(("--set", "BETA_2=2"), "BETA_2=2", id="value"),
+        pytest.param(("--config", "absent.sh"), "absent.sh", id="no file"),
+        pytest.param(("--range", "CLIP=1:2"), "not a number", id="range"),
+    ],
+)
+@needs_optuna
+def test_bad_input_is_one_error_and_makes_no_folder(
+    tune: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, str],
+    words: str,
+) -> None:
+    assert tune(*arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("error: ") == 1
+    assert not (tmp_path / "study").exists()
+
+
+def test_without_optuna_the_remedy_is_said(
+    tune: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find: Any = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "optuna" else find(name))
+    assert tune(*RANGES) == 2
+    assert "pip install -r requirements-tune.txt" in capsys.readouterr().err
+
+
+@needs_optuna
+def test_two_calls_on_one_study_are_refused(
+    tune: Callable[..., int], runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tools.trial import only_user
+
+    with only_user(tmp_path / "study"):
+        assert tune(*RANGES) == 1
+    assert "another process works there" in capsys.readouterr().err
+    assert not list((tmp_path / "study").rglob(LOG))
+
+
+def test_a_log_of_other_values_is_no_trial_of_these(tmp_path: Path) -> None:
+    write_trial(tmp_path, BASE, [(100, 0.4)])
+    with pytest.raises(TrialError):
+        read_trial(tmp_path, checked({**BASE, "BETA_2": "0.9"}))

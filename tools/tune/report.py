@@ -1,0 +1,77 @@
+"""A study in, a table of its trials and a ready configuration file out."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from tools.tune.study import CENSORED, outcome_of
+
+_FEWEST_FOR_IMPORTANCE = 8
+_PLAIN = re.compile(r"[\w@%+=:,./-]+")
+
+
+def ranked(study: optuna.Study) -> list[FrozenTrial]:
+    """The trials that are done, the best first; the pruned ones at the end, by their accuracy."""
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    return sorted(done, key=lambda trial: (*_rank(trial), trial.number))
+
+
+def _rank(trial: FrozenTrial) -> tuple[int, float]:
+    if trial.state == TrialState.PRUNED or trial.value is None:
+        return 1, -float(trial.user_attrs.get("accuracy", 0))
+    return 0, trial.value
+
+
+def best(study: optuna.Study) -> FrozenTrial | None:
+    """None where no trial reached the target with all its seeds."""
+    first = next(iter(ranked(study)), None)
+    return first if first and _rank(first) < (0, CENSORED) else None
+
+
+def table(study: optuna.Study) -> str:
+    """Markdown: the trials, the best first, and what each variable mattered where there are enough of them."""
+    trials = ranked(study)
+    names = list(trials[0].params) if trials else []
+    rows = [
+        f"| {trial.number} | {outcome_of(trial)} | {' | '.join(f'{trial.params[name]:.4g}' for name in names)} |"
+        for trial in trials
+    ]
+    head = [f"| trial | outcome | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
+    return "\n".join([*head, *rows, *_importances(study, names)])
+
+
+def _importances(study: optuna.Study, names: list[str]) -> list[str]:
+    """By PED-ANOVA, which asks how the best trials' values differ from all: cheap, and needs no other package."""
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if len(complete) < _FEWEST_FOR_IMPORTANCE or len(names) < 2:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of few trials, which then come out equal
+        found = optuna.importance.get_param_importances(
+            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+        )
+    return ["", "importance: " + ", ".join(f"{name} {share:.0%}" for name, share in found.items())]
+
+
+def config_file(base_name: str, variables: Mapping[str, str], trial: FrozenTrial, num_seeds: int) -> str:
+    """A `config_*.sh` of the variables; those that were tuned say so."""
+    assert trial.value is not None
+    lines = [
+        "# shellcheck shell=bash",
+        f"# {base_name}, tuned: {trial.value:,.0f} samples to target in the mean of {num_seeds} seeds.",
+    ]
+    for name, value in variables.items():
+        lines.append(f"export {name}={_quoted(value)}{' # tuned' if name in trial.params else ''}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(value: str) -> str:
+    """As the shell and the configuration's reader both take it."""
+    if _PLAIN.fullmatch(value):
+        return value
+    return f"'{value}'" if "'" not in value else f'"{value}"'

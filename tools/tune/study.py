@@ -1,0 +1,213 @@
+"""A plan of a study and a folder in, trials chosen by Optuna and run in parallel, the study's state on disk out.
+
+The study is `study.db` (SQLite) and a folder of logs for each set of values, so that whatever is killed, the next call
+goes on: what was running is asked for again, and its finished logs are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from tools.trial import (
+    Evaluations,
+    RefusedTrialError,
+    Stop,
+    Trial,
+    as_one_process,
+    checked,
+    never,
+    run_trial,
+)
+from tools.tune.ranges import Range
+
+CENSORED = 1e12  # more samples than any run has; what did not reach the target lies above, by its accuracy
+REFUSED_VALUE = 3 * CENSORED
+_BEGUN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+Locks = defaultdict[str, threading.Lock]  # of folders: equal values that run at once share one
+PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
+    "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2),
+    "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=2),
+    "none": optuna.pruners.NopPruner,
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What makes a study the one that it is."""
+
+    base: Mapping[str, str]  # variables
+    ranges: Sequence[Range]
+    seeds: Sequence[int]  # of the runs of each trial
+    pruner: str = "median"
+    sampler_seed: int = 0
+
+    def identity(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        ranges = {each.name: each.text for each in self.ranges}
+        own = {"seeds": list(self.seeds), "pruner": self.pruner, "sampler seed": self.sampler_seed}
+        return {**self.base, **{f"--range {name}": text for name, text in ranges.items()}, **own}
+
+    def variables(self, values: Mapping[str, float]) -> dict[str, str]:
+        """Of a trial: the base with these values in it."""
+        return {**self.base, **{each.name: each.value(values[each.name]) for each in self.ranges}}
+
+
+def open_study(folder: Path, plan: Plan) -> optuna.Study:
+    """The study in `folder`, new or as it was left. Raises RefusedTrialError for one of another plan."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        storage=f"sqlite:///{folder.resolve() / 'study.db'}",
+        study_name="tune",
+        load_if_exists=True,
+        pruner=PRUNERS[plan.pruner](),
+    )
+    identity = json.loads(json.dumps(plan.identity()))
+    _check_same(study.user_attrs.get("plan", identity), identity, folder)
+    study.set_user_attr("plan", identity)
+    for trial in study.get_trials(states=(TrialState.RUNNING,)):  # whose process is gone
+        study.enqueue_trial(trial.params)
+        study.tell(trial.number, state=TrialState.FAIL)
+    return study
+
+
+def _check_same(known: dict[str, Any], identity: dict[str, Any], folder: Path) -> None:
+    for name in sorted({*known, *identity}):
+        there, here = known.get(name, "not set"), identity.get(name, "not set")
+        if there != here:
+            raise RefusedTrialError(
+                f"{folder}: holds a study of another configuration: {name} is {there}, here it is {here}; "
+                "choose another --study"
+            )
+
+
+def _num_begun(study: optuna.Study) -> int:
+    """Of trials that are done or run now: not of those that a killed call left."""
+    return len(study.get_trials(deepcopy=False, states=_BEGUN))
+
+
+def run_study(
+    study: optuna.Study,
+    plan: Plan,
+    folder: Path,
+    *,
+    num_trials: int,
+    jobs: int = 1,
+    threads: int = 1,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Until `num_trials` are done in all, `jobs` at a time. Raises TrialError for a run that broke."""
+    running: dict[Future[None], optuna.Trial] = {}
+    locks: Locks = defaultdict(threading.Lock)
+    with ThreadPoolExecutor(jobs) as pool:
+        while True:
+            while len(running) < jobs and (number := _num_begun(study)) < num_trials:
+                trial = _ask(study, plan, number)
+                running[pool.submit(_run, study, plan, folder, trial, threads, locks)] = trial
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                trial = running.pop(future)
+                future.result()
+                say(_line(study.trials[trial.number]))
+
+
+def _ask(study: optuna.Study, plan: Plan, index: int) -> optuna.Trial:
+    """The next values: drawn by what is done and `index`, so that a killed study goes on alike."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.sampler = optuna.samplers.TPESampler(seed=plan.sampler_seed + index, constant_liar=True)
+    return study.ask({each.name: _distribution(each) for each in plan.ranges})
+
+
+def _distribution(each: Range) -> BaseDistribution:
+    if each.is_whole:
+        return IntDistribution(int(each.low), int(each.high), log=each.log)
+    return FloatDistribution(each.low, each.high, log=each.log)
+
+
+def _run(study: optuna.Study, plan: Plan, folder: Path, trial: optuna.Trial, threads: int, locks: Locks) -> None:
+    """Run the seeds one after the other and tell the study; after a seed that misses the target there is no other."""
+    variables = plan.variables(trial.params)
+    try:
+        target = checked(as_one_process(variables)).target_accuracy
+    except RefusedTrialError as error:  # values that are each fine alone
+        trial.set_user_attr("refused", str(error))
+        study.tell(trial, REFUSED_VALUE)
+        return
+    verdict = _verdict(trial, target)
+    outcomes: list[Trial] = []
+    for seed in plan.seeds:
+        stop = never if outcomes else verdict  # others are compared by their first seed
+        place = folder / "trials" / _name(variables) / f"seed_{seed}"
+        with locks[str(place)]:
+            outcomes.append(run_trial({**variables, "SEED": str(seed)}, place, threads=threads, stop=stop))
+        if stop(outcomes[-1].evaluations) or not outcomes[-1].reached:
+            break
+    trial.set_user_attr("accuracy", max(outcome.best_accuracy for outcome in outcomes))
+    trial.set_user_attr("folder", _name(variables))
+    if verdict(outcomes[0].evaluations) or outcomes[0].pruned:
+        study.tell(trial, state=TrialState.PRUNED)
+    else:
+        study.tell(trial, value_of(outcomes))
+
+
+def value_of(outcomes: Sequence[Trial]) -> float:
+    """What is minimised: the mean of the samples to target; above CENSORED where the last seed missed it."""
+    reached = [outcome.samples for outcome in outcomes if outcome.samples is not None]
+    if len(reached) < len(outcomes):
+        return CENSORED * (2.0 - outcomes[-1].best_accuracy)
+    return sum(reached) / len(reached)
+
+
+def _verdict(trial: optuna.Trial, target: float) -> Stop:
+    """The pruner's, asked once for each evaluation in turn: it depends on no clock, nor on what is read from a log.
+
+    Evaluations are compared by their number: all trials evaluate after the same samples, up to a step.
+    """
+    num_told, verdict = 0, ""
+
+    def stop(evaluations: Evaluations) -> str:
+        nonlocal num_told, verdict
+        for samples, accuracy in evaluations[num_told:]:
+            if verdict:
+                break
+            trial.report(1.0 - accuracy, num_told)
+            num_told += 1
+            if accuracy < target and trial.should_prune():
+                verdict = f"pruned at {samples} samples with accuracy {accuracy:.4f}"
+        return verdict
+
+    return stop
+
+
+def _name(variables: Mapping[str, str]) -> str:
+    """A folder's: equal values have equal logs, whatever the trial's number."""
+    return hashlib.sha256(json.dumps(dict(sorted(variables.items()))).encode()).hexdigest()[:12]
+
+
+def _line(trial: optuna.trial.FrozenTrial) -> str:
+    values = " ".join(f"{name}={value:.4g}" for name, value in trial.params.items())
+    return f"trial {trial.number}: {outcome_of(trial)}; {values}"
+
+
+def outcome_of(trial: optuna.trial.FrozenTrial) -> str:
+    if "refused" in trial.user_attrs:
+        return f"refused ({trial.user_attrs['refused']})"
+    accuracy = f"accuracy {trial.user_attrs.get('accuracy', 0):.4f}"
+    if trial.state == TrialState.PRUNED:
+        return f"pruned at {accuracy}"
+    assert trial.value is not None
+    return f"{trial.value:,.0f} samples" if trial.value < CENSORED else f"not reached, {accuracy}"
