@@ -2,6 +2,7 @@
 
 prepare/      text -> documents -> WordPiece -> masked samples -> shards          untimed
 config, world the environment -> one frozen Config; who this process is
+contradictions, division   what a Config's values do not allow each other, and the rules do not allow them
 data/         shards -> lengths -> strata -> plan -> packed batches
 model/        a packed batch -> logits
 weights/      published weights -> a model, and back

@@ -21,8 +21,9 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.bert.complaint import REFUSED, complain
+from benchmarks.bert.contradictions import contradictions
 from benchmarks.bert.data.plan import STRATEGIES
-from benchmarks.bert.growth import notation as growth
+from benchmarks.bert.division import forbidden
 from benchmarks.bert.names import nearest
 from benchmarks.bert.schedule import rule_interval
 from benchmarks.bert.world import LAUNCHERS
@@ -213,16 +214,6 @@ class Config:
     def keeps_checkpoints(self) -> bool:
         return self.checkpoint_interval_steps > 0 or self.resume != "no"
 
-    def warnings(self) -> list[str]:
-        """What is allowed, but that somebody may object to."""
-        if self.division == "closed" and not STRATEGIES[self.loading].draws_at_random:
-            return [
-                f"DIVISION=closed with LOADING={self.loading}: which samples form a global batch depends on their "
-                "lengths, and a review may see more in that than a random order (training rules, data traversal); "
-                "LOADING=global_presort balances inside random batches"
-            ]
-        return []
-
     def common(self) -> dict[str, str]:
         """The variables that must be equal on all ranks, by name: all but those that only concern one node or rank."""
         return {name: str(getattr(self, f.name)) for name, f in VARIABLES.items() if name not in _OF_ONE_NODE}
@@ -275,7 +266,10 @@ def load(environment: Mapping[str, str] = os.environ) -> Config:
     launcher = {name: environment[name] for name in (*LAUNCHERS, "MASTER_ADDR", "MASTER_PORT") if name in environment}
     config = Config(**values, sources=MappingProxyType(sources), launcher=MappingProxyType(launcher))
     problems += _problems(config)
-    problems = problems or _contradictions(config)  # which would be judged on defaults where a value is no good
+    problems = problems or [  # which would be judged on defaults where a value is no good
+        *contradictions(_derived(config)),
+        *forbidden(config),
+    ]
     if problems:
         raise ConfigError("\n".join(problems))
     return _derived(config)
@@ -344,136 +338,6 @@ def _problems(config: Config) -> list[str]:
             source = config.sources.get(name, "default")
             problems.append(f"{name}={value} (from {source}): {variable.metadata['what']}; must be {check.allowed}")
     return problems
-
-
-def _contradictions(config: Config) -> list[str]:
-    """Problems of values that are each fine alone."""
-    found = []
-    if config.hidden_size % config.num_heads:
-        found.append(f"HIDDEN_SIZE={config.hidden_size} must be a multiple of NUM_HEADS={config.num_heads}")
-    if config.batch_size % config.gradient_accumulation_steps:
-        found.append(
-            f"BATCH_SIZE={config.batch_size} must be a multiple of "
-            f"GRADIENT_ACCUMULATION_STEPS={config.gradient_accumulation_steps}"
-        )
-    if config.max_length < config.num_strata:
-        found.append(f"NUM_STRATA={config.num_strata} must be at most MAX_LENGTH={config.max_length}")
-    if config.initialisation == "relative_offset" and config.hidden_size // config.num_heads % 2:
-        found.append("INITIALISATION=relative_offset needs an even head width, HIDDEN_SIZE / NUM_HEADS")
-    if config.norm == "pre" and config.initial_checkpoint != NONE:
-        found.append(
-            f"NORM=pre contradicts INITIAL_CHECKPOINT={config.initial_checkpoint}: published weights are those of "
-            "post-LN networks; set NORM=post, or INITIAL_CHECKPOINT=none"
-        )
-    if config.cuda_graphs and config.num_layers < 2:
-        found.append("CUDA_GRAPHS=1 needs NUM_LAYERS of at least 2: the last layer is not in the graph")
-    if config.cuda_graphs and not STRATEGIES[config.loading].promises.fixed_count:
-        found.append(
-            f"CUDA_GRAPHS=1 needs as many samples at every step, which LOADING={config.loading} does not promise; "
-            "use LOADING=global_presort"
-        )
-    if config.cuda_graphs and config.norm == "pre":
-        found.append("CUDA_GRAPHS=1 needs NORM=post: what pre-LN layers hand on is fp32 beside 16 bit branches")
-    if config.cuda_graphs and config.virtual_ranks > 1:
-        found.append("CUDA_GRAPHS=1 needs VIRTUAL_RANKS=1: a graph draws its dropout from one generator")
-    found += _contradictions_of_schedule(config)
-    found += _contradictions_of_growth(config)
-    if config.profile_start_step > config.max_steps:
-        found.append(
-            f"PROFILE_START_STEP={config.profile_start_step} must be at most MAX_STEPS={config.max_steps}; 0 records "
-            "nothing"
-        )
-    schedule = _derived(config)
-    last = config.max_steps * config.global_batch
-    if schedule.eval_start_samples > last:
-        found.append(
-            f"the first evaluation is due after {schedule.eval_start_samples} samples, but MAX_STEPS="
-            f"{config.max_steps} x {config.global_batch} ends at {last}: no accuracy would ever be logged; lower "
-            "EVAL_START_SAMPLES or EVAL_INTERVAL_SAMPLES, or raise MAX_STEPS"
-        )
-    if config.division == "closed":
-        found += _forbidden_in_closed(config)
-    return found
-
-
-def _contradictions_of_growth(config: Config) -> list[str]:
-    try:
-        plan = growth.parse(
-            config.growth, growth.Size(config.num_layers, config.hidden_size), config.decay_steps or config.max_steps
-        )
-    except growth.GrowthError as error:
-        return [f"GROWTH={config.growth}: {error}"]
-    if config.growth == growth.NONE:
-        return []
-    found = []
-    if plan.layer_drop is not None and config.norm != "pre":
-        found.append(f"GROWTH={config.growth} needs NORM=pre: a post-LN network cannot do without a layer")
-    if config.cuda_graphs:
-        found.append("GROWTH needs CUDA_GRAPHS=0: a graph is of layers that are always there")
-    if config.shard_optimizer and len(plan.stages) > 1:
-        found.append("GROWTH needs SHARD_OPTIMIZER=0: moments go from one stage to the next on each rank")
-    smallest = min(stage.size.hidden_size for stage in plan.stages)
-    if config.num_heads * smallest % config.hidden_size or config.ffn_size * smallest % config.hidden_size:
-        found.append(
-            f"GROWTH={config.growth}: at the width {smallest} NUM_HEADS={config.num_heads} and FFN_SIZE="
-            f"{config.ffn_size} are, in proportion to HIDDEN_SIZE={config.hidden_size}, no whole numbers"
-        )
-    return found
-
-
-def _contradictions_of_schedule(config: Config) -> list[str]:
-    found, name = [], config.schedule
-    decay_steps = config.decay_steps or config.max_steps
-    if config.decay_start_step >= decay_steps:
-        found.append(f"DECAY_START_STEP={config.decay_start_step} must be below DECAY_STEPS={decay_steps}")
-    if name != "polynomial" and config.decay_start_step != -1:
-        found.append(f"DECAY_START_STEP={config.decay_start_step} needs SCHEDULE=polynomial, not {name}; set it to -1")
-    if name != "polynomial" and config.decay_power != 1:
-        found.append(f"DECAY_POWER={config.decay_power} needs SCHEDULE=polynomial: that of {name} is a line, power 1")
-    if name != "lans" and config.constant_steps:
-        found.append(f"CONSTANT_STEPS={config.constant_steps} needs SCHEDULE=lans, not {name}; set it to 0")
-    peak_until = config.warmup_steps + config.start_warmup_step + config.constant_steps
-    if name == "lans" and peak_until >= decay_steps:
-        found.append(
-            f"WARMUP_STEPS={config.warmup_steps} from START_WARMUP_STEP={config.start_warmup_step} and CONSTANT_STEPS="
-            f"{config.constant_steps} end at step {peak_until}, which must be below DECAY_STEPS={decay_steps}"
-        )
-    if name == "record" and config.warmup_steps >= decay_steps:
-        found.append(
-            f"WARMUP_STEPS={config.warmup_steps} must be below DECAY_STEPS={decay_steps} with SCHEDULE=record, whose "
-            "decay counts from there"
-        )
-    return found
-
-
-def _forbidden_in_closed(config: Config) -> list[str]:
-    """What the rules do not allow in the closed division (training rules: optimizers table; clip-norm exception)."""
-    found = []
-    if config.optimizer != "lamb":
-        found.append(
-            f"DIVISION=closed allows the LAMB optimizer only (rules, table of optimizers), not {config.optimizer}"
-        )
-    if config.clip not in ("global_before", "global_after"):
-        found.append(
-            "DIVISION=closed requires clipping by the whole gradient's norm, CLIP=global_before or global_after "
-            f"(rules, hyperparameters must equal the reference's), not CLIP={config.clip}"
-        )
-    if config.norm != "post":
-        found.append(f"DIVISION=closed requires NORM=post (rules, the reference's network), not {config.norm}")
-    if config.growth != growth.NONE:
-        found.append(
-            f"DIVISION=closed requires GROWTH=none (rules, the model and its updates must be the reference's), "
-            f"not {config.growth}"
-        )
-    if config.max_norm != 1:
-        found.append(f"DIVISION=closed requires MAX_NORM=1 (the reference's), not {config.max_norm}")
-    if config.optimizer == "lamb" and not (config.lamb_bias_correction and config.max_trust_ratio == 0):
-        found.append(
-            "DIVISION=closed requires LAMB as the reference has it (rules, table of optimizers), "
-            "LAMB_BIAS_CORRECTION=1 and MAX_TRUST_RATIO=0, not "
-            f"LAMB_BIAS_CORRECTION={config.lamb_bias_correction:d} and MAX_TRUST_RATIO={config.max_trust_ratio:g}"
-        )
-    return found
 
 
 def _derived(config: Config) -> Config:

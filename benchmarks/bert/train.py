@@ -31,6 +31,7 @@ from benchmarks.bert.data.loaders import choose_loader
 from benchmarks.bert.data.manifest import samples_of_node
 from benchmarks.bert.data.plan import STRATEGIES, Layout, Planner, plan_in_turns
 from benchmarks.bert.data.strata import Strata
+from benchmarks.bert.division import warnings
 from benchmarks.bert.evaluate import EvaluationSet, deal_evaluation, evaluation_batches
 from benchmarks.bert.growth.follow import growth_of
 from benchmarks.bert.judge import Judge
@@ -110,7 +111,7 @@ def run(
         start = find_start(config, identity, world, progress.say)
         seed = agree_on_seed(start.seed if start.seed is not None else config.seed)
         record_submission(log, config, seed)
-        for warning in config.warnings():
+        for warning in warnings(config):
             progress.say(f"warning: {warning}")
         samples = config.batch_size // config.gradient_accumulation_steps
         sizes = graph_sizes(training.lengths, samples, config.max_length) if config.cuda_graphs else []

@@ -23,6 +23,7 @@ from benchmarks.bert.config import NORMS as NORM_NAMES
 from benchmarks.bert.config import OPTIMIZERS as OPTIMIZER_NAMES
 from benchmarks.bert.data.loaders import LOADERS
 from benchmarks.bert.data.plan import STRATEGIES
+from benchmarks.bert.division import warnings
 from benchmarks.bert.model.attention import ATTENTION
 from benchmarks.bert.model.bert import LAST_LAYER, NORMS
 from benchmarks.bert.model.init import INITIALISATIONS
@@ -401,12 +402,12 @@ def test_the_closed_division_takes_lamb_with_a_clip_of_the_whole_gradient(clip: 
 @pytest.mark.parametrize("loading", STRATEGIES)
 def test_only_the_closed_division_warns_of_batches_that_are_no_random_draw(loading: str) -> None:
     closed = {"DIVISION": "closed", "OPTIMIZER": "lamb", "CLIP": "global_after"}
-    warnings = load(closed | {"LOADING": loading}).warnings()
+    found = warnings(load(closed | {"LOADING": loading}))
     if loading in ("random", "global_presort", "least_loaded"):
-        assert warnings == []
+        assert found == []
     else:
-        assert [f"LOADING={loading}" in warning for warning in warnings] == [True]
-    assert load({"LOADING": loading}).warnings() == []
+        assert [f"LOADING={loading}" in warning for warning in found] == [True]
+    assert warnings(load({"LOADING": loading})) == []
 
 
 def test_a_first_evaluation_beyond_the_run_is_refused_with_the_numbers() -> None:
