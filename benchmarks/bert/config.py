@@ -164,7 +164,7 @@ class Config:
     end_learning_rate: float = _var(0.0, "learning rate after the decay", _least(0))
     beta_1: float = _var(0.9, "decay of the first moment", _between(0.0, 1.0))
     beta_2: float = _var(0.999, "decay of the second moment", _between(0.0, 1.0))
-    epsilon: float = _var(1e-6, "added to the root of the second moment", _POSITIVE)
+    epsilon: float = _var(1e-6, "added to the root of the second moment", _least(1e-30))
     weight_decay: float = _var(0.01, "decoupled decay of matrices", _least(0))
     lamb_bias_correction: bool = _var(True, "correct the moments of LAMB and LANS for starting at 0")
     max_trust_ratio: float = _var(0.0, "largest ratio of a tensor in LAMB and LANS; 0 means no limit", _least(0))

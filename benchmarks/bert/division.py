@@ -32,6 +32,17 @@ def forbidden(config: Config) -> list[str]:
             f"DIVISION=closed requires GROWTH=none (rules, the model and its updates must be the reference's), "
             f"not {config.growth}"
         )
+    for name, value, reference in (
+        ("DROPOUT", config.dropout, 0.1),
+        ("DECAY_POWER", config.decay_power, 1.0),
+    ):
+        if value != reference:
+            found.append(
+                f"DIVISION=closed requires {name}={reference:g} (rules, what is not free must equal the "
+                f"reference's), not {value:g}"
+            )
+    if config.schedule == "lans":
+        found.append("DIVISION=closed requires a decay from the end of the warm-up on (rules), not SCHEDULE=lans")
     if config.max_norm != 1:
         found.append(f"DIVISION=closed requires MAX_NORM=1 (the reference's), not {config.max_norm}")
     if config.optimizer == "lamb" and not (config.lamb_bias_correction and config.max_trust_ratio == 0):

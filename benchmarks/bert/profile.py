@@ -81,7 +81,10 @@ class ProfileWindow(AbstractContextManager["ProfileWindow"]):
         """A trace that failed is said and left out; the run does not depend on it."""
         try:
             with atomic_write(self._path) as temporary:
-                profiler.export_chrome_trace(str(temporary))
+                try:
+                    profiler.export_chrome_trace(str(temporary))
+                finally:  # torch's own temporary file, where its disk is full
+                    temporary.with_name(f"{temporary.name}.tmp").unlink(missing_ok=True)
         except (OSError, RuntimeError) as error:
             print(f"warning: rank {self._rank}: no trace: {describe(error)}", file=sys.stderr, flush=True)
 
@@ -101,6 +104,7 @@ def named_spans(trainer: Trainer) -> Iterator[None]:
     number; optimizer. An all-reduce itself shows under its library's name, gloo:all_reduce or nccl:all_reduce.
     """
     gradient, passes = trainer.gradient, ExitStack()
+    is_inside = [False]  # a pass of this gradient; growth's warm-up goes through another one
 
     def turn_to(name: str) -> None:
         passes.close()
@@ -109,12 +113,15 @@ def named_spans(trainer: Trainer) -> Iterator[None]:
     def accumulate(original: Callable[..., Iterator[Any]], *args: Any, **kwargs: Any) -> Iterator[Any]:
         for batch in original(*args, **kwargs):
             turn_to("forward")
+            is_inside[0] = True
             yield batch
+            is_inside[0] = False
             passes.close()  # before what a variant of clipping does once backward is over
 
     def scaled(original: Callable[[Tensor], Tensor], loss: Tensor) -> Tensor:
         result = original(loss)
-        turn_to("backward")
+        if is_inside[0]:
+            turn_to("backward")
         return result
 
     def named(name: Callable[..., str]) -> Callable[..., Any]:
@@ -160,6 +167,8 @@ def _free_path(folder: Path, rank: int) -> Path:
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in folder.glob(f".{path.name}.*"):
+            unfinished.unlink()
     except OSError as error:
         raise ConfigError(f"PROFILE_DIR={folder}: cannot make the folder ({error.strerror}); name another") from error
     return path

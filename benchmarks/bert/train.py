@@ -121,7 +121,7 @@ def run(
         warm_up(trainer, config)
         start.restore(trainer, world)
         checkpoints = keep_checkpoints(config, trainer, world, start, identity, seed)
-        profile = profile_of(config, trainer, world, start.step)
+        profile = everywhere(partial(profile_of, config, trainer, world, start.step))
         num_buckets = trainer.gradient.num_buckets
         record_hyperparameters(
             log, config, trainer.optimizer, trainer.learning_rate, num_buckets, training.manifest.max_predictions

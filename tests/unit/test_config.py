@@ -386,6 +386,45 @@ def test_the_closed_division_refuses_another_network_than_the_references() -> No
     assert "not pre" in problem
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"DROPOUT": "0.0"}, "DROPOUT=0.1"),
+        ({"DECAY_POWER": "2"}, "DECAY_POWER=1"),
+        ({"SCHEDULE": "lans"}, "SCHEDULE=lans"),
+        ({"GROWTH": "mslt:12,24@.5,.5"}, "GROWTH=none"),
+    ],
+    ids=str,
+)
+def test_the_closed_division_refuses_what_is_not_free(changed: dict[str, str], said: str) -> None:
+    lamb = {"OPTIMIZER": "lamb", "CLIP": "global_after"}
+    load(lamb | changed)
+    [problem] = problems_of(lamb | changed | {"DIVISION": "closed"})
+    assert said in problem
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"GROWTH": "layer_drop:0.5@0.001"}, "needs NORM=pre"),
+        ({"GROWTH": "mslt:12,24@.5,.5", "SHARD_OPTIMIZER": "1"}, "needs SHARD_OPTIMIZER=0"),
+        ({"GROWTH": "mslt:12,24@.5,.5", "INITIAL_CHECKPOINT": "w"}, "begins as 12x1024"),
+        (
+            {"GROWTH": "mslt:12,24@50,50", "DECAY_STEPS": "100", "MAX_STEPS": "50"},
+            "begins at step 51, after MAX_STEPS=50",
+        ),
+        ({"GROWTH": "staged:24x512,24x1024@.5,.5", "NUM_HEADS": "1"}, "no whole numbers"),
+        ({"GROWTH": "none", "CUDA_GRAPHS": "1", "LOADING": "random", "VIRTUAL_RANKS": "2"}, "VIRTUAL_RANKS=1"),
+        ({"GROWTH": "mslt:12,24@.5,.5", "CUDA_GRAPHS": "1"}, "needs GROWTH=none"),
+    ],
+    ids=str,
+)
+def test_what_growth_and_graphs_do_not_go_with(changed: dict[str, str], said: str) -> None:
+    evaluated = {"EVAL_START_SAMPLES": "64", "EVAL_INTERVAL_SAMPLES": "64"}
+    [problem] = problems_of(evaluated | changed)
+    assert said in problem
+
+
 def test_published_weights_do_not_fit_a_pre_norm_network() -> None:
     weights = {"INITIAL_CHECKPOINT": "w/model.ckpt-1"}
     load(weights | {"NORM": "post"})

@@ -164,6 +164,6 @@ def fastest() -> tuple[Callable[[int, int], Draws], str]:
         from benchmarks.bert.prepare import compiled
     except ImportError:
         return PythonDraws, "samples are drawn in Python, at half the speed, as numba is not installed"
-    except RuntimeError as error:  # numba finds no folder in which it may keep what it compiles
+    except (RuntimeError, OSError, EOFError) as error:  # no folder for what numba compiles, a full or a broken one
         return PythonDraws, f"samples are drawn in Python: {error}; NUMBA_CACHE_DIR names a folder for compiled code"
     return compiled.CompiledDraws, f"samples are drawn by code that numba {compiled.NUMBA} compiled"
