@@ -107,7 +107,7 @@ def enter(trainer: Trainer, stage: Stage, config: Config, *, seed: int) -> None:
     before = trainer.model
     change = Change(_size_of(before), stage.size, config.norm)
     with torch.random.fork_rng([]):
-        torch.manual_seed(seed)  # alike on all ranks
+        torch.default_generator.manual_seed(seed)  # alike on all ranks, and not a GPU's, which dropout draws from
         grown = initial_model(of_stage(config, stage), trainer.device, before.shape.num_vocabulary, is_reader=False)
     grown.to(trainer.device)
     drawn = {name: parameter.detach() for name, parameter in grown.named_parameters()}
