@@ -6,7 +6,6 @@ known of it afterwards is in its log.
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import subprocess
@@ -15,20 +14,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from benchmarks.bert.complaint import REFUSED
-from benchmarks.bert.config import VARIABLES, Config, ConfigError, load
+from benchmarks.bert.config import VARIABLES, Config, ConfigError, exports_in, load
+from benchmarks.bert.data.plan import STRATEGIES
 from benchmarks.bert.files import atomic_write
 from benchmarks.bert.names import nearest
+from benchmarks.bert.prepare.lock import FolderError, only_writer
 from benchmarks.bert.world import LAUNCHERS
-from tools.verify.log import Log, milliseconds, read_log
+from tools.verify.log import Log, UnreadableLogError, milliseconds, read_log
 
 ROOT = Path(__file__).resolve().parents[1]
-LOG, ERRORS, PRUNED = "result.txt", "errors.txt", "pruned.txt"
+LOG, ERRORS, PRUNED, PROFILE = "result.txt", "errors.txt", "pruned.txt", "profile"
 _POLL_S = 0.2
 _GRACE_S = 30.0  # above what a run takes to end its log after SIGTERM
-_OF_THIS_PLACE = ("RESULT_FILE", "CHECKPOINT_DIR")
+# What each trial sets itself: all that it writes lies in its folder, and what was killed begins anew.
+_IN_ITS_FOLDER = {"RESULT_FILE": LOG, "CHECKPOINT_DIR": "checkpoints", "PROFILE_DIR": PROFILE}
+_ALWAYS = {"CHECKPOINT_INTERVAL_STEPS": "0", "RESUME": "no"}
+OWN = {*_IN_ITS_FOLDER, *_ALWAYS}
 _NOT_REACHED = "not reached within MAX_STEPS"  # what train.py gives as its reason
 
 Evaluations = tuple[tuple[int, float], ...]  # samples trained on, masked-LM accuracy
@@ -78,23 +83,22 @@ def run_trial(
     threads: int = 1,
     stop: Stop = never,
     deadline: float = math.inf,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> Trial:
     """Run `variables` as one process with its log in `folder`, or read the log of such a run that is there.
 
     A run that `stop` ends is pruned, also when it is read again; one that misses the target within MAX_STEPS is no
-    error. What a killed run left is set aside and the run starts again. `deadline` is a time of `time.monotonic`.
-    Raises RefusedTrialError, OutOfTimeError, and TrialError for a run that broke or a folder of another configuration.
+    error. What a killed run left is set aside and the run starts again. `deadline` is a time of `time.monotonic`;
+    `cancelled` is asked a few times a second whether to end the run.
+    Raises RefusedTrialError, OutOfTimeError, and TrialError for a run that broke or was cancelled, or a folder of
+    another configuration.
     """
     folder = folder.resolve()
-    ours = as_one_process(variables) | {
-        "RESULT_FILE": str(folder / LOG),
-        "CHECKPOINT_DIR": str(folder / "checkpoints"),
-    }
+    ours = as_one_process(variables) | _ALWAYS | {name: str(folder / part) for name, part in _IN_ITS_FOLDER.items()}
     config = checked(ours)
     if (known := read_trial(folder, config)) is not None:
         return known
-    if time.monotonic() >= deadline:
-        raise OutOfTimeError(f"{folder}: not run, no time is left")
+    _check_may_go_on(folder, deadline, cancelled)
     folder.mkdir(parents=True, exist_ok=True)
     _set_aside(folder)
     with open(folder / ERRORS, "wb") as errors:
@@ -107,7 +111,7 @@ def run_trial(
             stderr=errors,
         )
         try:
-            status = _watch(process, folder, stop, deadline)
+            status = _watch(process, folder, stop, lambda: _check_may_go_on(folder, deadline, cancelled))
         finally:
             _end(process)
     if status == REFUSED:
@@ -131,31 +135,40 @@ def checked(variables: Mapping[str, str], path: Path | None = None) -> Config:
 
 
 def exports_of(path: Path) -> dict[str, str]:
-    """The variables that a configuration file sets, as texts. Raises RefusedTrialError."""
-    config = checked({}, path)
-    return {name: _text(getattr(config, VARIABLES[name].name)) for name in config.sources}
+    """What a configuration file sets, as it stands there: a 0 that means another value goes on meaning it.
 
-
-def _text(value: object) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
+    Raises RefusedTrialError.
+    """
+    checked({}, path)
+    return exports_in(path)
 
 
 def as_one_process(variables: Mapping[str, str]) -> dict[str, str]:
-    """The same run on one process that acts as all the ranks. Raises RefusedTrialError."""
+    """The same run on one process that acts as all the ranks, of one node. Raises RefusedTrialError."""
     config = checked(variables)
     ranks = config.num_nodes * config.ranks_per_node * config.virtual_ranks
-    return {**variables, "NUM_NODES": "1", "RANKS_PER_NODE": "1", "VIRTUAL_RANKS": str(ranks)}
+    if config.num_nodes > 1 and not STRATEGIES[config.loading].promises.any_nodes:
+        raise RefusedTrialError(
+            f"LOADING={config.loading} draws other samples on one node, as which a trial runs, than on NUM_NODES="
+            f"{config.num_nodes}; use LOADING=stratified_presort, or NUM_NODES=1"
+        )
+    one = {**variables, "NUM_NODES": "1", "RANKS_PER_NODE": "1", "VIRTUAL_RANKS": str(ranks)}
+    try:
+        checked(one)
+    except RefusedTrialError as error:
+        raise RefusedTrialError(f"as one process, VIRTUAL_RANKS={ranks}: {error}") from error
+    return one
 
 
 def read_trial(folder: Path, config: Config) -> Trial | None:
     """What the log in `folder` says of a run that ended by itself or was pruned; None for any other, or none at all.
 
-    Raises TrialError for a run of another configuration.
+    Raises TrialError for a run of another configuration, and for a log that cannot be read.
     """
     path = folder / LOG
     if not path.exists() or not path.stat().st_size:
         return None
-    log = read_log(path)
+    log = _readable(path)
     _check_same(log, config)
     stopped = log.first("run_stop")
     reason = str((stopped and stopped.meta("reason")) or "")
@@ -178,22 +191,23 @@ def read_trial(folder: Path, config: Config) -> Trial | None:
 def only_user(folder: Path) -> Iterator[None]:
     """Make `folder` and hold its lock, which ends with the process. Raises TrialError where another one holds it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / ".lock", "ab")  # noqa: SIM115 - held as long as the context
-    except OSError as error:
-        raise TrialError(f"{folder}: cannot write there ({error.strerror}); choose another folder") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise TrialError(f"{folder}: another process works there; wait for its end") from None
-        yield
+        with only_writer(folder, busy="another process works there", instead="another folder"):
+            yield
+    except FolderError as error:
+        raise TrialError(str(error)) from error
+
+
+def _readable(path: Path) -> Log:
+    try:
+        return read_log(path)
+    except UnreadableLogError as error:
+        raise TrialError(f"{error}; move it away, and its run starts again") from error
 
 
 def _check_same(log: Log, config: Config) -> None:
     logged = log.value("configuration") or {}  # absent where the run was killed before it came to that
     for name, entry in config.resolved().items():
-        if name not in _OF_THIS_PLACE and name in logged and logged[name]["value"] != entry["value"]:
+        if name not in OWN and name in logged and logged[name]["value"] != entry["value"]:
             raise TrialError(
                 f"{log.path}: a run with {name}={logged[name]['value']}, not {entry['value']}; choose another folder"
             )
@@ -217,23 +231,30 @@ def _environment(variables: Mapping[str, str], threads: int) -> dict[str, str]:
 
 
 def _set_aside(folder: Path) -> None:
-    """A killed run's log gets a free name; a mark without a log means nothing."""
+    """A killed run's log and traces get free names; a mark without a log means nothing."""
     (folder / PRUNED).unlink(missing_ok=True)
-    if (folder / LOG).exists():
-        number = sum(1 for _ in folder.glob("killed_*.txt")) + 1
-        (folder / LOG).rename(folder / f"killed_{number}.txt")
+    number = next(number for number in count(1) if not any(folder.glob(f"killed_{number}[._]*")))
+    for name, free in ((LOG, f"killed_{number}.txt"), (PROFILE, f"killed_{number}_{PROFILE}")):
+        if (folder / name).exists():
+            (folder / name).rename(folder / free)
 
 
-def _watch(process: subprocess.Popen[bytes], folder: Path, stop: Stop, deadline: float) -> int:
-    """Until the run ends, or is told to; its exit status."""
+def _check_may_go_on(folder: Path, deadline: float, cancelled: Callable[[], bool]) -> None:
+    if cancelled():
+        raise TrialError(f"{folder}: not run to its end, what it belongs to ends")
+    if time.monotonic() >= deadline:
+        raise OutOfTimeError(f"{folder}: not run to its end, no time is left")
+
+
+def _watch(process: subprocess.Popen[bytes], folder: Path, stop: Stop, check: Callable[[], None]) -> int:
+    """Until the run ends, is told to by `stop`, or `check` raises; its exit status."""
     num_seen = 0
     while True:
         try:
             return process.wait(_POLL_S)
         except subprocess.TimeoutExpired:
-            if time.monotonic() >= deadline:
-                raise OutOfTimeError(f"{folder}: stopped, no time is left") from None
-        evaluations = _evaluations(read_log(folder / LOG)) if (folder / LOG).exists() else ()
+            check()
+        evaluations = _evaluations(_readable(folder / LOG)) if (folder / LOG).exists() else ()
         if len(evaluations) > num_seen and (why := stop(evaluations)):
             with atomic_write(folder / PRUNED) as mark:  # before the signal: after a kill in between it still counts
                 mark.write_text(why, "utf-8")

@@ -90,7 +90,7 @@ _MOST_0 = Check("at most 0", lambda value: value <= 0)
 _POSITIVE = Check("above 0", lambda value: value > 0)
 
 
-def _least(low: int) -> Check:
+def _least(low: float) -> Check:
     return Check(f"at least {low}", lambda value: value >= low)
 
 
@@ -273,6 +273,15 @@ def load(environment: Mapping[str, str] = os.environ) -> Config:
     if problems:
         raise ConfigError("\n".join(problems))
     return _derived(config)
+
+
+def exports_in(path: Path) -> dict[str, str]:
+    """What a config file and what it takes in export, as it stands there. Raises ConfigError for its form alone."""
+    problems: list[str] = []
+    values = _read_file(str(path), problems)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return {name: text for name, (text, _) in values.items()}
 
 
 def _read_file(path: str, problems: list[str], *, shared: bool = False) -> dict[str, tuple[str, str]]:

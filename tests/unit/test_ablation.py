@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import time
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -121,7 +123,7 @@ def record(cells: list[Cell], limit: int = 10_000) -> tuple[list[Run], dict]:
     """All runs in their order; after `limit` no time is left."""
     runs: list[Run] = []
 
-    def run_one(run: Run, samples: float) -> Trial:
+    def run_one(run: Run, samples: float, cancelled: Callable[[], bool]) -> Trial:
         if len(runs) >= limit:
             raise OutOfTimeError("no time is left")
         runs.append(run)
@@ -146,12 +148,34 @@ def test_when_time_ends_every_cell_is_left_with_what_it_has() -> None:
     assert sorted(len(done) for done in results.values()) == [1] * 10 + [2] * 2
 
 
-def test_an_error_of_a_run_ends_the_whole() -> None:
-    def broken(run: Run, samples: float) -> NoReturn:
-        raise TrialError("broken")
+def test_an_error_of_a_run_ends_the_whole_and_what_runs_beside_it() -> None:
+    told = []
+
+    def run_one(run: Run, samples: float, cancelled: Callable[[], bool]) -> NoReturn:
+        if run.cell == CELL:
+            raise TrialError("broken")
+        told.append(any(cancelled() or time.sleep(0.01) for _ in range(6_000)))
+        raise TrialError("told to end")
 
     with pytest.raises(TrialError, match="broken"):
-        fill([CELL], broken, seeds=SEEDS, num_rates=3)
+        fill([CELL, Cell("lamb", "none", 64)], run_one, seeds=SEEDS, num_rates=3, jobs=2)
+    assert told == [True]
+
+
+def test_a_signal_to_the_process_alone_ends_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+
+    def run(*arguments: object, cancelled: Callable[[], bool], **options: object) -> NoReturn:
+        told.append(any(cancelled() or time.sleep(0.01) for _ in range(6_000)))
+        raise TrialError("told to end")
+
+    monkeypatch.setattr(command, "run_trial", run)
+    monkeypatch.setattr("tools.ablation.grid.wait", lambda *a, **k: signal.raise_signal(signal.SIGINT))
+    assert call(monkeypatch, "--out", tmp_path, "--jobs", 1) == 130
+    assert told == [True]
+    assert "the same command goes on" in capsys.readouterr().err
 
 
 # --- configurations of runs

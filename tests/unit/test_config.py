@@ -153,6 +153,14 @@ def read_lines(*lines: str) -> dict[str, str]:
     return {name: value for name, (value, _) in values.items()}
 
 
+def test_a_files_exports_are_its_texts_and_its_form_is_checked(tmp_path: Path) -> None:
+    path = Path(write_config(tmp_path, "export DECAY_STEPS=0", "export LEARNING_RATE=1e-3"))
+    assert config_module.exports_in(path) == {"DECAY_STEPS": "0", "LEARNING_RATE": "1e-3"}
+    path = Path(write_config(tmp_path, "DECAY_STEPS=0"))
+    with pytest.raises(ConfigError, match=r"config_test.sh:1: 'DECAY_STEPS=0' is not of the form"):
+        config_module.exports_in(path)
+
+
 def test_every_variable_has_an_example() -> None:
     assert set(EXAMPLES) == set(VARIABLES)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from benchmarks.bert.config import load
 from tests.support.trials import write_trial
-from tools.trial import LOG, Evaluations, RefusedTrialError, Trial, TrialError, checked, read_trial
+from tools.trial import LOG, OWN, Evaluations, RefusedTrialError, Trial, TrialError, checked, read_trial
 from tools.tune import __main__ as command
 from tools.tune.ranges import Range, RangeError, check_apart, default_ranges, parse_range, parse_set
 
@@ -48,7 +50,13 @@ class Runs:
         self.lock = threading.Lock()
 
     def __call__(
-        self, variables: Mapping[str, str], folder: Path, *, threads: int, stop: Callable[[Evaluations], str]
+        self,
+        variables: Mapping[str, str],
+        folder: Path,
+        *,
+        threads: int,
+        stop: Callable[[Evaluations], str],
+        cancelled: Callable[[], bool],
     ) -> Trial:
         config = checked(variables)
         if (known := read_trial(folder, config)) is not None:
@@ -258,6 +266,92 @@ def test_a_run_that_breaks_ends_the_study(
     assert "data/none" in capsys.readouterr().err
 
 
+@needs_optuna
+def test_a_signal_to_the_process_alone_ends_what_runs(
+    tune: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = []
+
+    def run(*arguments: object, cancelled: Callable[[], bool], **options: object) -> NoReturn:
+        ended.append(any(cancelled() or time.sleep(0.01) for _ in range(6_000)))
+        raise TrialError("not run to its end")
+
+    monkeypatch.setattr("tools.tune.study.run_trial", run)
+    monkeypatch.setattr("tools.tune.study.wait", lambda *a, **k: signal.raise_signal(signal.SIGINT))
+    assert tune(*RANGES) == 130
+    assert ended == [True]
+    assert "the same command goes on" in capsys.readouterr().err
+
+
+@needs_optuna
+def test_what_was_running_is_asked_for_once_though_the_next_call_is_killed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import optuna
+    from optuna.trial import TrialState
+
+    from tools.tune.study import Plan, _ask, open_study
+
+    def killed(*arguments: object, **options: object) -> NoReturn:
+        raise Killed
+
+    plan = Plan(BASE, [parse_range("LEARNING_RATE=1e-4:1e-1:log")], [1])
+    left = _ask(open_study(tmp_path, plan), plan, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Study, "tell", killed)
+        with pytest.raises(Killed):
+            open_study(tmp_path, plan)
+    study = open_study(tmp_path, plan)
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.WAITING]
+    assert _ask(study, plan, 0).params == left.params
+    assert [trial.state for trial in open_study(tmp_path, plan).trials][2:] == [
+        TrialState.WAITING
+    ]  # as often as killed
+
+
+@needs_optuna
+@pytest.mark.parametrize("damage", ["a folder", "before", "during"])
+def test_a_study_that_cannot_be_read_is_one_error_with_its_file(
+    tune: Callable[..., int],
+    runs: Runs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    damage: str,
+) -> None:
+    database = tmp_path / "study" / "study.db"
+
+    def run(*arguments: Any, **options: Any) -> Trial:
+        database.write_bytes(b"no database" * 9_000)
+        return runs(*arguments, **options)
+
+    if damage == "a folder":
+        database.mkdir(parents=True)
+    elif damage == "before":
+        database.parent.mkdir()
+        database.write_bytes(b"no database" * 9_000)
+    else:
+        monkeypatch.setattr("tools.tune.study.run_trial", run)
+    assert tune(*RANGES, "--trials", 2) == 1
+    error = capsys.readouterr().err
+    assert f"error: {database}: cannot be read or written" in error
+    assert error.count("error: ") == 1
+    assert "Traceback" not in error
+
+
+@needs_optuna
+def test_a_log_that_cannot_be_read_is_one_error_with_its_file(
+    tune: Callable[..., int], runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tune("--range", "LEARNING_RATE=3e-3:5e-3", "--trials", 1)
+    [log] = (tmp_path / "study").rglob(LOG)
+    log.unlink()
+    log.mkdir()
+    (tmp_path / "study" / "study.db").unlink()
+    assert tune("--range", "LEARNING_RATE=3e-3:5e-3", "--trials", 1) == 1
+    assert f"error: {log}: cannot read the log" in capsys.readouterr().err
+
+
 # --- input
 
 
@@ -336,12 +430,22 @@ def test_a_setting_needs_a_known_name() -> None:
         parse_set("DATA_DIR")
 
 
+def test_what_each_trial_sets_itself_cannot_be_set() -> None:
+    for name in ("SEED", *sorted(OWN)):
+        with pytest.raises(RangeError, match=f"each trial has its own {name}; "):
+            parse_set(f"{name}=1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         pytest.param(("--set", "BETA_2=2"), "BETA_2=2", id="value"),
         pytest.param(("--config", "absent.sh"), "absent.sh", id="no file"),
         pytest.param(("--range", "CLIP=1:2"), "not a number", id="range"),
+        pytest.param(("--set", "SEED=99"), "use --seeds", id="seed"),
+        pytest.param(("--set", "RESULT_FILE=x.txt"), "lies in --study", id="result file"),
+        pytest.param(("--set", "CUDA_GRAPHS=1", "--set", "RANKS_PER_NODE=2"), "as one process", id="one process"),
+        pytest.param(("--set", "LOADING=stratified_local", "--set", "NUM_NODES=2"), "LOADING", id="one node"),
     ],
 )
 @needs_optuna
@@ -349,7 +453,7 @@ def test_bad_input_is_one_error_and_makes_no_folder(
     tune: Callable[..., int],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, str],
+    arguments: tuple[str, ...],
     words: str,
 ) -> None:
     assert tune(*arguments) == 2

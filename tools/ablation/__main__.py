@@ -10,6 +10,7 @@ import argparse
 import math
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -56,7 +57,9 @@ def main() -> int:
     return 0
 
 
-def _run_one(options: argparse.Namespace, deadline: float, run: Run, samples_to_beat: float) -> Trial:
+def _run_one(
+    options: argparse.Namespace, deadline: float, run: Run, samples_to_beat: float, cancelled: Callable[[], bool]
+) -> Trial:
     variables = variables_of(run)
     target = float(variables["TARGET_ACCURACY"])
 
@@ -65,7 +68,8 @@ def _run_one(options: argparse.Namespace, deadline: float, run: Run, samples_to_
         late = samples >= samples_to_beat and accuracy < target
         return f"another rate took {samples_to_beat:,.0f} samples, this one more than {samples:,}" if late else ""
 
-    return run_trial(variables, options.out / _folder(run), threads=options.threads, stop=stop, deadline=deadline)
+    folder = options.out / _folder(run)
+    return run_trial(variables, folder, threads=options.threads, stop=stop, deadline=deadline, cancelled=cancelled)
 
 
 def _folder(run: Run) -> Path:

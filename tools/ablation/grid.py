@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from tools.ablation.plan import Cell, Run, most_urgent, next_run, samples_to_beat
+from tools.pool import trial_pool
 from tools.trial import OutOfTimeError, Trial
 
 Results = dict[Cell, dict[tuple[int, int], Trial]]
-RunOne = Callable[[Run, float], Trial]  # the run, and the samples after which it may be ended
+# Of the run, the samples after which it may be ended, and whether it has to end.
+RunOne = Callable[[Run, float, Callable[[], bool]], Trial]
 
 
 def fill(
@@ -23,15 +25,17 @@ def fill(
 ) -> Results:
     """Run what is due until nothing is; a cell has one run at a time, since the next depends on it.
 
-    A cell whose run finds no time left is not asked again. Other errors of `run_one` end the whole.
+    A cell whose run finds no time left is not asked again. Other errors of `run_one` end the whole, and
+    so does a signal: what runs is told so.
     """
     results: Results = {cell: {} for cell in cells}
     open_cells = list(cells)
     running: dict[Future[Trial], Run] = {}
-    with ThreadPoolExecutor(jobs) as pool:
+    with trial_pool(jobs) as (pool, cancelled):
         while True:
             while len(running) < jobs and (run := _due(open_cells, running, results, seeds, num_rates)):
-                running[pool.submit(run_one, run, samples_to_beat(run, results[run.cell], seeds[0]))] = run
+                to_beat = samples_to_beat(run, results[run.cell], seeds[0])
+                running[pool.submit(run_one, run, to_beat, cancelled)] = run
             if not running:
                 return results
             for future in wait(running, return_when=FIRST_COMPLETED).done:

@@ -15,10 +15,10 @@ from benchmarks.bert.complaint import FAILED, REFUSED, complain
 from benchmarks.bert.config import VARIABLES
 from benchmarks.bert.files import atomic_write
 from benchmarks.bert.shutdown import end
-from tools.trial import RefusedTrialError, TrialError, checked, exports_of, only_user
+from tools.trial import RefusedTrialError, TrialError, as_one_process, checked, exports_of, only_user
 from tools.tune.ranges import Range, RangeError, check_apart, default_ranges, parse_range, parse_set
 
-_OF_A_TRIAL = ("SEED", "RESULT_FILE")
+_OF_A_TRIAL = ("SEED", "RESULT_FILE")  # what a file says of them is of one run
 
 
 def main() -> int:
@@ -26,8 +26,10 @@ def main() -> int:
     if importlib.util.find_spec("optuna") is None:
         return complain("tools.tune needs Optuna, which is not there: pip install -r requirements-tune.txt", REFUSED)
     try:
-        base = _base(options.config, dict(map(parse_set, options.set)))
-        ranges = _ranges(options.range, dict(map(parse_set, options.set)), base)
+        fixed = dict(map(parse_set, options.set))
+        base = _base(options.config, fixed)
+        as_one_process(base)  # or each trial would be refused, after the other
+        ranges = _ranges(options.range, fixed, base)
         with only_user(options.study):
             return _tune(options, base, ranges)
     except (RangeError, RefusedTrialError) as error:
@@ -44,12 +46,14 @@ def _tune(options: argparse.Namespace, base: dict[str, str], ranges: list[Range]
     from tools.tune import report, study  # which need Optuna
 
     plan = study.Plan(base, ranges, options.seeds, options.pruner, options.sampler_seed)
-    found = study.open_study(options.study, plan)
-    study.run_study(
-        found, plan, options.study, num_trials=options.trials, jobs=options.jobs, threads=options.threads, say=_say
-    )
-    print(report.table(found))
-    if (first := report.best(found)) is None:
+    with study.named_errors(options.study):
+        found = study.open_study(options.study, plan)
+        study.run_study(
+            found, plan, options.study, num_trials=options.trials, jobs=options.jobs, threads=options.threads, say=_say
+        )
+        print(report.table(found))
+        first = report.best(found)
+    if first is None:
         return complain("no trial reached the target; widen the ranges, raise MAX_STEPS or --trials", FAILED)
     text = report.config_file(options.config.name, plan.variables(first.params), first, len(options.seeds))
     print(f"\n{text}", end="")
@@ -101,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=LOW:HIGH[:log]",
-        help="what to try; by default learning rate, betas, warm-up, decay and weight decay around the base",
+        help="what to try; by default learning rate and steps around the base, and betas and weight decay",
     )
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a fixed value")
     parser.add_argument("--trials", type=_whole, default=30, metavar="N", help="in all, earlier ones too (%(default)s)")

@@ -12,6 +12,16 @@ from benchmarks.bert.names import nearest
 # What samples to target are measured by, and what a trial sets itself.
 _FIXED = {"SEED", "MAX_STEPS", "MAX_LENGTH", "NUM_NODES", "RANKS_PER_NODE", "VIRTUAL_RANKS"}
 _FIXED_PREFIXES = ("EVAL_", "TARGET_", "CHECKPOINT_", "COLLECTIVE_", "PROFILE_")
+_IN_THE_STUDY = "what a trial writes lies in --study"
+_ANEW = "a trial keeps no checkpoints and begins anew"
+_OWN = {  # of a trial, which would make `--set` of it void, and what to do
+    "SEED": "use --seeds",
+    "RESULT_FILE": _IN_THE_STUDY,
+    "CHECKPOINT_DIR": _IN_THE_STUDY,
+    "PROFILE_DIR": _IN_THE_STUDY,
+    "CHECKPOINT_INTERVAL_STEPS": _ANEW,
+    "RESUME": _ANEW,
+}
 _DIGITS = 4  # of a value that is tried, so that the configuration file can be read
 
 
@@ -66,7 +76,10 @@ def parse_range(text: str) -> Range:
 
 
 def default_ranges(base: Config, but: Sequence[str]) -> list[Range]:
-    """Around the base configuration: rate, betas, warm-up, decay and weight decay, except the variables named `but`."""
+    """Rate, betas, warm-up, decay and weight decay, except the variables named `but`.
+
+    The rate's is around the base's and those of steps are parts of its; of the others it does not depend on the base.
+    """
     rate, steps = base.learning_rate, base.max_steps
     ranges = [
         Range("LEARNING_RATE", rate / 8, rate * 8, log=True),
@@ -80,11 +93,16 @@ def default_ranges(base: Config, but: Sequence[str]) -> list[Range]:
 
 
 def parse_set(text: str) -> tuple[str, str]:
-    """`NAME=VALUE`. Raises RangeError for an unknown name; the value is the configuration's to judge."""
+    """`NAME=VALUE`. Raises RangeError for a name that is unknown or each trial's own.
+
+    The value is the configuration's to judge.
+    """
     name, equals, value = text.partition("=")
     if not equals:
         raise RangeError(f"--set {text}: expected NAME=VALUE")
     _check_known(name)
+    if name in _OWN:
+        raise RangeError(f"--set {text}: each trial has its own {name}; {_OWN[name]}")
     return name, value
 
 

@@ -11,21 +11,27 @@ import json
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
+from benchmarks.bert.complaint import describe
+from tools.pool import trial_pool
 from tools.trial import (
     Evaluations,
     RefusedTrialError,
     Stop,
     Trial,
+    TrialError,
     as_one_process,
     checked,
     never,
@@ -33,8 +39,10 @@ from tools.trial import (
 )
 from tools.tune.ranges import Range
 
+DATABASE = "study.db"
 CENSORED = 1e12  # more samples than any run has; what did not reach the target lies above, by its accuracy
 REFUSED_VALUE = 3 * CENSORED
+_INSTEAD_OF = "instead of"  # of a trial that is asked for again, the number of the one that was killed
 _BEGUN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 Locks = defaultdict[str, threading.Lock]  # of folders: equal values that run at once share one
 PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
@@ -65,11 +73,24 @@ class Plan:
         return {**self.base, **{each.name: each.value(values[each.name]) for each in self.ranges}}
 
 
+@contextmanager
+def named_errors(folder: Path) -> Iterator[None]:
+    """Raise TrialError with the file's name where a full disk or damage keeps it from being read or written."""
+    try:
+        yield
+    except (optuna.exceptions.StorageInternalError, SQLAlchemyError) as error:
+        reason = describe(getattr(error.__cause__, "orig", None) or getattr(error, "orig", None) or error)
+        raise TrialError(
+            f"{folder / DATABASE}: cannot be read or written ({reason}); make room on its disk, or delete it: a study "
+            "without it is made anew from the logs beside it"
+        ) from error
+
+
 def open_study(folder: Path, plan: Plan) -> optuna.Study:
     """The study in `folder`, new or as it was left. Raises RefusedTrialError for one of another plan."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
-        storage=f"sqlite:///{folder.resolve() / 'study.db'}",
+        storage=f"sqlite:///{folder.resolve() / DATABASE}",
         study_name="tune",
         load_if_exists=True,
         pruner=PRUNERS[plan.pruner](),
@@ -77,10 +98,19 @@ def open_study(folder: Path, plan: Plan) -> optuna.Study:
     identity = json.loads(json.dumps(plan.identity()))
     _check_same(study.user_attrs.get("plan", identity), identity, folder)
     study.set_user_attr("plan", identity)
-    for trial in study.get_trials(states=(TrialState.RUNNING,)):  # whose process is gone
-        study.enqueue_trial(trial.params)
-        study.tell(trial.number, state=TrialState.FAIL)
+    _ask_again(study)
     return study
+
+
+def _ask_again(study: optuna.Study) -> None:
+    """What a killed call left running is due again, once, also where this call is killed in between."""
+    trials = study.get_trials(deepcopy=False)
+    asked = {trial.user_attrs.get(_INSTEAD_OF) for trial in trials}
+    for trial in trials:
+        if trial.state == TrialState.RUNNING:
+            if trial.number not in asked:
+                study.enqueue_trial(trial.params, user_attrs={_INSTEAD_OF: trial.number})
+            study.tell(trial.number, state=TrialState.FAIL)
 
 
 def _check_same(known: dict[str, Any], identity: dict[str, Any], folder: Path) -> None:
@@ -108,14 +138,18 @@ def run_study(
     threads: int = 1,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Until `num_trials` are done in all, `jobs` at a time. Raises TrialError for a run that broke."""
+    """Until `num_trials` are done in all, `jobs` at a time. Raises TrialError for a run that broke.
+
+    An error or a signal ends what else is running.
+    """
     running: dict[Future[None], optuna.Trial] = {}
     locks: Locks = defaultdict(threading.Lock)
-    with ThreadPoolExecutor(jobs) as pool:
+    with trial_pool(jobs) as (pool, cancelled):
         while True:
             while len(running) < jobs and (number := _num_begun(study)) < num_trials:
                 trial = _ask(study, plan, number)
-                running[pool.submit(_run, study, plan, folder, trial, threads, locks)] = trial
+                run_one = partial(run_trial, threads=threads, cancelled=cancelled)
+                running[pool.submit(_run, study, plan, folder, trial, run_one, locks)] = trial
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -138,7 +172,9 @@ def _distribution(each: Range) -> BaseDistribution:
     return FloatDistribution(each.low, each.high, log=each.log)
 
 
-def _run(study: optuna.Study, plan: Plan, folder: Path, trial: optuna.Trial, threads: int, locks: Locks) -> None:
+def _run(
+    study: optuna.Study, plan: Plan, folder: Path, trial: optuna.Trial, run_one: Callable[..., Trial], locks: Locks
+) -> None:
     """Run the seeds one after the other and tell the study; after a seed that misses the target there is no other."""
     variables = plan.variables(trial.params)
     try:
@@ -153,7 +189,7 @@ def _run(study: optuna.Study, plan: Plan, folder: Path, trial: optuna.Trial, thr
         stop = never if outcomes else verdict  # others are compared by their first seed
         place = folder / "trials" / _name(variables) / f"seed_{seed}"
         with locks[str(place)]:
-            outcomes.append(run_trial({**variables, "SEED": str(seed)}, place, threads=threads, stop=stop))
+            outcomes.append(run_one({**variables, "SEED": str(seed)}, place, stop=stop))
         if stop(outcomes[-1].evaluations) or not outcomes[-1].reached:
             break
     trial.set_user_attr("accuracy", max(outcome.best_accuracy for outcome in outcomes))

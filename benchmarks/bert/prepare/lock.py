@@ -1,4 +1,4 @@
-"""A folder in, the right to write it out, for one preparation at a time."""
+"""A folder in, the right to write it out, for one process at a time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class FolderError(ValueError):
 
 
 @contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
-    """Make `folder` and hold its lock; refuses where another preparation holds it. The lock ends with its process."""
+def only_writer(
+    folder: Path, *, busy: str = "another preparation is writing it", instead: str = "another --out"
+) -> Iterator[None]:
+    """Make `folder` and hold its lock, which ends with the process. Raises FolderError where another one holds it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(folder / LOCK, "ab")  # noqa: SIM115
     except OSError as error:
-        raise FolderError(f"{folder}: cannot write there ({error.strerror}); choose another --out") from error
+        raise FolderError(f"{folder}: cannot write there ({error.strerror}); choose {instead}") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise FolderError(
-                f"{folder}: another preparation is writing it; wait for its end, or choose another --out"
-            ) from error
+            raise FolderError(f"{folder}: {busy}; wait for its end, or choose {instead}") from error
         yield
