@@ -85,11 +85,6 @@ def _of_growth(config: Config) -> list[str]:
             f"GROWTH={config.growth} begins as {plan.stages[0].size}, the weights of INITIAL_CHECKPOINT="
             f"{config.initial_checkpoint} are those of a whole model; set one of them to none"
         )
-    if plan.stages[-1].first_step > config.max_steps:
-        found.append(
-            f"GROWTH={config.growth}: its last stage begins at step {plan.stages[-1].first_step}, after MAX_STEPS="
-            f"{config.max_steps}"
-        )
     smallest = min(stage.size.hidden_size for stage in plan.stages)
     if config.num_heads * smallest % config.hidden_size or config.ffn_size * smallest % config.hidden_size:
         found.append(

@@ -172,6 +172,7 @@ def run(
             profile.tick(step)
         else:
             outcome.reason = f"accuracy {config.target_accuracy} not reached within MAX_STEPS={config.max_steps}"
+        growth.finish()
     checkpoints.finish()
     return outcome
 

@@ -131,6 +131,9 @@ def test_stages_are_logged_with_what_they_cost(data: Path, tmp_path: Path) -> No
     assert found[3]["bytes_reduced_per_step"] == 4 * found[3]["parameters"] + padding(data)
     assert all(stage["buckets"] >= 1 for stage in found)
     assert "stage 2 of 4 from step 3: 1 of 3 layers train" in said[0]
+    peaks = [record.value for record in read_records(tmp_path / "result.txt") if "peak_bytes" in str(record.value)]
+    assert [each["growth_stage"] for each in peaks] == [0, 1, 2, 3]
+    assert all(each["peak_bytes"] > 0 for each in peaks)
 
 
 def padding(data: Path) -> int:

@@ -34,12 +34,17 @@ class Growth(Protocol):
     def before(self, step: int) -> None:
         """Bring the trainer into the stage of this step, counted from 1; call it before each."""
 
+    def finish(self) -> None:
+        """The last step is done."""
+
 
 class NoGrowth:
     def before(self, step: int) -> None: ...
 
+    def finish(self) -> None: ...
 
-class Dropping:
+
+class Dropping(NoGrowth):
     """Progressive layer dropping: all ranks draw the same layers, from seed and step."""
 
     def __init__(self, drop: LayerDrop, trainer: Trainer, seed: int) -> None:
@@ -73,12 +78,14 @@ class Growing:
 
     def before(self, step: int) -> None:
         if (number := self._plan.number_at(step)) != self._number:
-            self._log.event(
-                "tracked_stats", {"growth_stage": self._number, "peak_bytes": peak_bytes(self._trainer.device)}
-            )
+            self.finish()
             enter(self._trainer, self._plan.stages[number], self._config, seed=self._seed + number)
             self._number = number
             self._announce()
+
+    def finish(self) -> None:
+        """The stage is done: log its peak memory."""
+        self._log.event("tracked_stats", {"growth_stage": self._number, "peak_bytes": peak_bytes(self._trainer.device)})
 
     def _announce(self) -> None:
         reset_peak(self._trainer.device)

@@ -1,0 +1,1 @@
+"""Simulate a training run on a described cluster: `python -m tools.simulate`."""
