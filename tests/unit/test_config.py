@@ -417,10 +417,6 @@ def test_the_closed_division_refuses_what_is_not_free(changed: dict[str, str], s
         ({"GROWTH": "layer_drop:0.5@0.001"}, "needs NORM=pre"),
         ({"GROWTH": "mslt:12,24@.5,.5", "SHARD_OPTIMIZER": "1"}, "needs SHARD_OPTIMIZER=0"),
         ({"GROWTH": "mslt:12,24@.5,.5", "INITIAL_CHECKPOINT": "w"}, "begins as 12x1024"),
-        (
-            {"GROWTH": "mslt:12,24@50,50", "DECAY_STEPS": "100", "MAX_STEPS": "50"},
-            "begins at step 51, after MAX_STEPS=50",
-        ),
         ({"GROWTH": "staged:24x512,24x1024@.5,.5", "NUM_HEADS": "1"}, "no whole numbers"),
         ({"GROWTH": "none", "CUDA_GRAPHS": "1", "LOADING": "random", "VIRTUAL_RANKS": "2"}, "VIRTUAL_RANKS=1"),
         ({"GROWTH": "mslt:12,24@.5,.5", "CUDA_GRAPHS": "1"}, "needs GROWTH=none"),
