@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -142,12 +143,13 @@ def padding(data: Path) -> int:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("cut", [1, 3, 5])
-def test_a_run_resumed_in_any_stage_goes_on_bit_for_bit(data: Path, tmp_path: Path, plan: str, cut: int) -> None:
+def test_a_run_resumed_in_any_stage_goes_on_bit_for_bit(data: Path, tmp_path: Path, plan: str) -> None:
     run(data, tmp_path / "whole", plan)
-    run(data, tmp_path / "cut", plan, MAX_STEPS=str(cut))
-    run(data, tmp_path / "cut", plan, log="2.txt", RESUME="yes")
-    assert differing(state_after(tmp_path / "whole"), state_after(tmp_path / "cut")) == []
+    for cut in (1, 3, 5):
+        folder = tmp_path / str(cut)
+        shutil.copytree(folder_of(tmp_path / "whole" / "checkpoints", cut), folder_of(folder / "checkpoints", cut))
+        run(data, folder, plan, RESUME="yes")
+        assert differing(state_after(tmp_path / "whole"), state_after(folder)) == [], cut
 
 
 def test_a_run_without_growth_and_one_of_a_single_stage_are_equal(data: Path, tmp_path: Path) -> None:

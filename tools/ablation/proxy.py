@@ -20,7 +20,7 @@ _MOST = 3  # times the expected samples until a run is given up, which is also w
 _WARM_UP = 0.1  # of the expected
 _INTERVAL = 0.02  # of the expected, between evaluations
 _EARLIEST = 0.4  # of the expected, to the first one
-_VOCABULARY = 1024
+VOCABULARY = 1024  # entries
 _PREDICTIONS = 10  # 15 % of 64 tokens
 _HELD_OUT = 4  # every fourth held-out document is evaluated on: some 300 samples
 
@@ -61,7 +61,7 @@ def make_data() -> None:
     write_corpus(held_out, list(read_corpus([text / "eval.txt"]))[::_HELD_OUT])
     vocabulary = folder / "vocab.txt"
     if not vocabulary.exists():
-        _prepare("vocabulary", text / "train.txt", "--size", _VOCABULARY, "--out", vocabulary)
+        _prepare("vocabulary", text / "train.txt", "--size", VOCABULARY, "--out", vocabulary)
     lengths = ("--max-length", exports_of(CONFIG)["MAX_LENGTH"], "--max-predictions", _PREDICTIONS)
     for source, part, duplicates, shards in ((text / "train.txt", "train", 5, 4), (held_out, "eval", 1, 1)):
         whole = (source, "--vocab", vocabulary, "--out", folder / part, *lengths)

@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks.bert.complaint import FAILED, REFUSED, complain
 from benchmarks.bert.files import atomic_write
-from tools.ablation.proxy import make_data
-from tools.bench.growth_plans import base, distinct_stages, folder_of, num_vocabulary, runs_due, variables_of
+from tools.ablation.proxy import VOCABULARY, make_data
+from tools.bench.growth_plans import base, distinct_stages, folder_of, runs_due, variables_of
 from tools.bench.growth_ranks import Setting, measured
 from tools.bench.growth_report import report
 from tools.bench.growth_step import Work
@@ -72,7 +72,7 @@ def _run_all(options: argparse.Namespace, deadline: float) -> int:
 def _measure_all(options: argparse.Namespace, settings: Sequence[Setting]) -> tuple[dict[str, Any], list[str]]:
     """By setting what was measured there, and why others are left out."""
     found, left_out = {}, []
-    work = Work(base(), distinct_stages(), num_vocabulary(), 1, None)
+    work = Work(base(), distinct_stages(), VOCABULARY, 1, None)
     for setting in settings:
         try:
             found[str(setting)] = measured(

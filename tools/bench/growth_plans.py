@@ -12,7 +12,7 @@ from benchmarks.bert.config import Config
 from benchmarks.bert.growth.plan import GrowthPlan, Stage
 from benchmarks.bert.growth.stages import plan_of
 from tools.bench.growth_table import BASE, name_of
-from tools.trial import ROOT, checked, exports_of
+from tools.trial import checked, exports_of
 
 CONFIG = Path(__file__).with_name("growth.sh")
 _MSLT = "mslt:3,6,9,12@0.21,0.21,0.21,0.21+joint"
@@ -72,7 +72,3 @@ def distinct_stages() -> list[tuple[str, str, int]]:
         for number, stage in enumerate(plan_named(name).stages):
             found.setdefault(name_of(stage), (name_of(stage), plan, number))
     return list(found.values())
-
-
-def num_vocabulary() -> int:
-    return len((ROOT / config().data_dir / "vocab.txt").read_bytes().removesuffix(b"\n").split(b"\n"))

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.bert.growth.__main__ import model_of
 from benchmarks.bert.growth.cost import Sample, layer_cost, stage_flops
 from benchmarks.bert.growth.plan import Stage
+from tools.ablation.proxy import VOCABULARY
 from tools.bench import growth_table as table
 from tools.bench.growth_plans import (
     MAIN,
@@ -18,7 +19,6 @@ from tools.bench.growth_plans import (
     config,
     folder_of,
     full_stage,
-    num_vocabulary,
     plan_named,
     variables_of,
 )
@@ -74,7 +74,7 @@ def flops(stage: Stage) -> float:
     of_run = config()
     sample = Sample(of_run.max_length, round(_MASKED_SHARE * of_run.max_length))
     own, whole = (
-        stage_flops(model_of(of_run, each, num_vocabulary()).shape, each, sample, of_run.last_layer)
+        stage_flops(model_of(of_run, each, VOCABULARY).shape, each, sample, of_run.last_layer)
         for each in (stage, full_stage())
     )
     return own / whole
