@@ -168,7 +168,7 @@ def _optimizer(config: Config, groups: Groups) -> Adam | Layerwise | Sharded:
 
 def initial_model(config: Config, device: torch.device, num_vocabulary: int, *, is_reader: bool) -> Bert:
     """The model of a configuration with its first weights, on the host; INITIAL_CHECKPOINT's where `is_reader`."""
-    model = Bert(_shape(config, num_vocabulary), kernels_of(config, device), config.last_layer)
+    model = Bert(shape_of(config, num_vocabulary), kernels_of(config, device), config.last_layer)
     INITIALISATIONS[config.initialisation](model, config.init_std)
     if config.initial_checkpoint != NONE and is_reader:
         weights = read_weights(config.initial_checkpoint)
@@ -215,7 +215,8 @@ def choose_precision(name: str, device: torch.device, *, caches_casts: bool = Tr
     return lambda: torch.autocast(device.type, DTYPES[name], cache_enabled=caches_casts)
 
 
-def _shape(config: Config, num_vocabulary: int) -> BertShape:
+def shape_of(config: Config, num_vocabulary: int) -> BertShape:
+    """The sizes of a configuration's whole model."""
     return BertShape(
         num_vocabulary=num_vocabulary,
         max_length=config.max_length,

@@ -20,6 +20,13 @@ EPSILON = 1e-6
 SHAPES = ((7, 5), (5,), (3, 2), (4,))
 DECAYS = (0.1, 0.0, 0.1, 0.0)  # matrices, not vectors
 STEPS = 50
+MOST = 1.1  # a limit that some ratios reach and others do not
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no bias correction": {"bias_correction": False},
+    "ratio limited": {"max_trust_ratio": MOST},
+    "both": {"bias_correction": False, "max_trust_ratio": MOST},
+}
 
 Kind = type[Adam] | type[Lamb] | type[Lans]
 Gradients = Sequence[Tensor | None]  # one for each weight

@@ -18,13 +18,13 @@ from benchmarks.bert.bench import step
 from benchmarks.bert.bench.agreement import TOLERANCES, compare
 from benchmarks.bert.bench.clock import BACKWARD, FORWARD, PartClock, Section, timed
 from benchmarks.bert.bench.configurations import CONFIGURATIONS, TINY
-from benchmarks.bert.bench.flops import mean_sequence_flops, packed_flops, padded_flops
 from benchmarks.bert.bench.lengths import moments, read_shares, representative, wikipedia_shares
 from benchmarks.bert.bench.made_up import made_up_batches, num_masked
 from benchmarks.bert.bench.parts import COMMUNICATION, PARTS
 from benchmarks.bert.data.batch import PackedBatch
 from benchmarks.bert.loss import pretraining_loss
 from benchmarks.bert.model.bert import LAST_LAYER, Bert, BertShape
+from benchmarks.bert.model.flops import mean_sequence_flops, packed_flops, padded_flops
 from benchmarks.bert.model.kernels import PORTABLE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,13 +22,12 @@ from benchmarks.bert.config import LOADERS as LOADER_NAMES
 from benchmarks.bert.config import NORMS as NORM_NAMES
 from benchmarks.bert.config import OPTIMIZERS as OPTIMIZER_NAMES
 from benchmarks.bert.data.loaders import LOADERS
-from benchmarks.bert.data.plan import STRATEGIES
-from benchmarks.bert.division import warnings
 from benchmarks.bert.model.attention import ATTENTION
 from benchmarks.bert.model.bert import LAST_LAYER, NORMS
 from benchmarks.bert.model.init import INITIALISATIONS
 from benchmarks.bert.model.kernels import FUSIONS
 from benchmarks.bert.trainer import DTYPES, OPTIMIZERS
+from tests.support.configuration import problems_of
 
 CHECKOUT = Path(__file__).parents[2]
 CONFIG_FILES = sorted(CHECKOUT.glob("config_CPU*.sh"))
@@ -119,12 +118,6 @@ OTHERS_NAMES = """
 """
 
 few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def problems_of(environment: dict[str, str]) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        load(environment)
-    return str(caught.value).splitlines()
 
 
 def write_config(folder: Path, *lines: str) -> str:
@@ -333,135 +326,6 @@ def test_values_out_of_range_are_reported_together_with_where_they_came_from(tmp
         "CLIP=all (from environment): gradient clipping; must be one of none, bucket_before, global_before, "
         "global_after",
     ]
-
-
-def test_contradictions_are_reported_together() -> None:
-    problems = problems_of(
-        {
-            "HIDDEN_SIZE": "100",
-            "NUM_HEADS": "16",
-            "BATCH_SIZE": "8",
-            "GRADIENT_ACCUMULATION_STEPS": "3",
-            "MAX_LENGTH": "8",
-            "NUM_STRATA": "9",
-        }
-    )
-    assert len(problems) == 3
-    assert "HIDDEN_SIZE=100 must be a multiple of NUM_HEADS=16" in problems
-    assert "BATCH_SIZE=8 must be a multiple of GRADIENT_ACCUMULATION_STEPS=3" in problems
-    assert "NUM_STRATA=9 must be at most MAX_LENGTH=8" in problems
-
-
-def test_relative_offset_needs_an_even_head_width() -> None:
-    variables = {"HIDDEN_SIZE": "20", "NUM_HEADS": "4"}
-    load(variables)
-    [problem] = problems_of(variables | {"INITIALISATION": "relative_offset"})
-    assert "INITIALISATION=relative_offset needs an even head width" in problem
-
-
-def test_the_closed_division_refuses_adam_and_clipping_by_bucket() -> None:
-    problems = problems_of({"DIVISION": "closed"})
-    assert len(problems) == 2
-    assert "LAMB" in problems[0]
-    assert "not adam" in problems[0]
-    assert "CLIP=bucket_before" in problems[1]
-    [only_the_optimizer] = problems_of({"DIVISION": "closed", "CLIP": "global_after"})
-    assert "not adam" in only_the_optimizer
-    lamb = {"DIVISION": "closed", "OPTIMIZER": "lamb"}
-    [only_the_clip] = problems_of(lamb | {"CLIP": "none"})
-    assert "not CLIP=none" in only_the_clip
-    [only_the_norm] = problems_of(lamb | {"CLIP": "global_before", "MAX_NORM": "2"})
-    assert "MAX_NORM=1" in only_the_norm
-
-
-@pytest.mark.parametrize("options", [{"LAMB_BIAS_CORRECTION": "0"}, {"MAX_TRUST_RATIO": "10"}], ids=str)
-def test_the_closed_division_takes_lamb_in_the_references_form_alone(options: dict[str, str]) -> None:
-    lamb = {"OPTIMIZER": "lamb", "CLIP": "global_before"}
-    assert load(lamb | options | {"DIVISION": "open"}).optimizer == "lamb"
-    [problem] = problems_of(lamb | options | {"DIVISION": "closed"})
-    assert "table of optimizers" in problem
-    for name, value in options.items():
-        assert f"{name}={value}" in problem.split(", not ")[1]
-    [lans] = problems_of(lamb | {"OPTIMIZER": "lans", "DIVISION": "closed"})
-    assert "not lans" in lans
-
-
-def test_the_closed_division_refuses_another_network_than_the_references() -> None:
-    closed = {"DIVISION": "closed", "OPTIMIZER": "lamb", "CLIP": "global_after"}
-    assert load(closed | {"NORM": "post"}).norm == "post"
-    [problem] = problems_of(closed | {"NORM": "pre"})
-    assert "requires NORM=post" in problem
-    assert "not pre" in problem
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"DROPOUT": "0.0"}, "DROPOUT=0.1"),
-        ({"DECAY_POWER": "2"}, "DECAY_POWER=1"),
-        ({"SCHEDULE": "lans"}, "SCHEDULE=lans"),
-        ({"GROWTH": "mslt:12,24@.5,.5"}, "GROWTH=none"),
-    ],
-    ids=str,
-)
-def test_the_closed_division_refuses_what_is_not_free(changed: dict[str, str], said: str) -> None:
-    lamb = {"OPTIMIZER": "lamb", "CLIP": "global_after"}
-    load(lamb | changed)
-    [problem] = problems_of(lamb | changed | {"DIVISION": "closed"})
-    assert said in problem
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"GROWTH": "layer_drop:0.5@0.001"}, "needs NORM=pre"),
-        ({"GROWTH": "mslt:12,24@.5,.5", "SHARD_OPTIMIZER": "1"}, "needs SHARD_OPTIMIZER=0"),
-        ({"GROWTH": "mslt:12,24@.5,.5", "INITIAL_CHECKPOINT": "w"}, "begins as 12x1024"),
-        ({"GROWTH": "staged:24x512,24x1024@.5,.5", "NUM_HEADS": "1"}, "no whole numbers"),
-        ({"GROWTH": "none", "CUDA_GRAPHS": "1", "LOADING": "random", "VIRTUAL_RANKS": "2"}, "VIRTUAL_RANKS=1"),
-        ({"GROWTH": "mslt:12,24@.5,.5", "CUDA_GRAPHS": "1"}, "needs GROWTH=none"),
-    ],
-    ids=str,
-)
-def test_what_growth_and_graphs_do_not_go_with(changed: dict[str, str], said: str) -> None:
-    evaluated = {"EVAL_START_SAMPLES": "64", "EVAL_INTERVAL_SAMPLES": "64"}
-    [problem] = problems_of(evaluated | changed)
-    assert said in problem
-
-
-def test_published_weights_do_not_fit_a_pre_norm_network() -> None:
-    weights = {"INITIAL_CHECKPOINT": "w/model.ckpt-1"}
-    load(weights | {"NORM": "post"})
-    [problem] = problems_of(weights | {"NORM": "pre"})
-    assert "NORM=pre contradicts INITIAL_CHECKPOINT=w/model.ckpt-1" in problem
-    assert "INITIAL_CHECKPOINT=none" in problem
-
-
-@pytest.mark.parametrize("clip", ["global_before", "global_after"])
-def test_the_closed_division_takes_lamb_with_a_clip_of_the_whole_gradient(clip: str) -> None:
-    assert load({"DIVISION": "closed", "OPTIMIZER": "lamb", "CLIP": clip}).division == "closed"
-
-
-@pytest.mark.parametrize("loading", STRATEGIES)
-def test_only_the_closed_division_warns_of_batches_that_are_no_random_draw(loading: str) -> None:
-    closed = {"DIVISION": "closed", "OPTIMIZER": "lamb", "CLIP": "global_after"}
-    found = warnings(load(closed | {"LOADING": loading}))
-    if loading in ("random", "global_presort", "least_loaded"):
-        assert found == []
-    else:
-        assert [f"LOADING={loading}" in warning for warning in found] == [True]
-    assert warnings(load({"LOADING": loading})) == []
-
-
-def test_a_first_evaluation_beyond_the_run_is_refused_with_the_numbers() -> None:
-    """Known fault 91: such a run could never log an accuracy."""
-    variables = {"BATCH_SIZE": "10", "MAX_STEPS": "5", "EVAL_INTERVAL_SAMPLES": "50"}
-    assert load(variables).eval_start_samples == 50
-    for beyond in ({"EVAL_INTERVAL_SAMPLES": "51"}, {"EVAL_START_SAMPLES": "51"}):
-        [problem] = problems_of(variables | beyond)
-        assert "due after 51 samples, but MAX_STEPS=5 x 10 ends at 50" in problem
-    [problem] = problems_of({"MAX_STEPS": "100"})
-    assert "due after 150000 samples" in problem
 
 
 def test_what_ranks_must_agree_on_is_all_but_what_a_node_finds_out_itself() -> None:

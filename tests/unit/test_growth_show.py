@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.bert.bench.flops import mean_packed_flops
 from benchmarks.bert.complaint import REFUSED
 from benchmarks.bert.config import Config, load
 from benchmarks.bert.data.batch import synthetic_batch
@@ -17,6 +16,7 @@ from benchmarks.bert.growth.cost import Sample, dropping_flops, layer_cost, leng
 from benchmarks.bert.growth.plan import LayerDrop, Size, Stage
 from benchmarks.bert.growth.stages import freeze, of_stage, plan_of
 from benchmarks.bert.loss import pretraining_loss
+from benchmarks.bert.model.flops import mean_packed_flops
 from benchmarks.bert.trainer import initial_model
 
 VOCABULARY = 104  # a multiple of 8

@@ -17,6 +17,8 @@ from tests.support.optim import (
     BETAS,
     DECAYS,
     EPSILON,
+    MOST,
+    OPTIONS,
     Gradients,
     Kind,
     differing,
@@ -30,14 +32,6 @@ from tests.support.optim import (
     take,
     train,
 )
-
-MOST = 1.1  # a limit that some ratios reach and others do not
-OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "no bias correction": {"bias_correction": False},
-    "ratio limited": {"max_trust_ratio": MOST},
-    "both": {"bias_correction": False, "max_trust_ratio": MOST},
-}
 
 
 def length(array: np.ndarray) -> float:

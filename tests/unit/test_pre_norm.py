@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.bert.bench.flops import packed_flops
 from benchmarks.bert.loss import pretraining_loss
 from benchmarks.bert.model import bert, kernels
 from benchmarks.bert.model.attention import ATTENTION, split
 from benchmarks.bert.model.bert import LAST_LAYER, Bert
+from benchmarks.bert.model.flops import packed_flops
 from benchmarks.bert.model.init import standard
 from benchmarks.bert.model.kernels import FUSIONS, LINEAR_ADDS, PORTABLE, Kernels, choose_kernels
 from tests.support.float64 import InFloat64

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.bench.flops import mean_packed_flops
 from benchmarks.bert.bench.lengths import wikipedia_shares
 from benchmarks.bert.bench.made_up import num_masked
 from benchmarks.bert.comm.hook import CLIP_VARIANTS
@@ -18,6 +17,7 @@ from benchmarks.bert.data.plan import STRATEGIES, Layout
 from benchmarks.bert.growth.notation import parse
 from benchmarks.bert.growth.plan import GrowthPlan, Size, Stage
 from benchmarks.bert.model.bert import BertShape
+from benchmarks.bert.model.flops import mean_packed_flops
 from benchmarks.bert.trainer import OPTIMIZERS
 from tools.simulate import cluster as clusters
 from tools.simulate.compute import work_of

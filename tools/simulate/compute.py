@@ -1,6 +1,6 @@
 """Lengths of a rank's samples in, the FLOPs of its forward and backward pass and the seconds that they take out.
 
-FLOPs are those that bench/flops.py counts. With T tokens in a micro-batch a rank reaches T / (T + half) of its rate:
+FLOPs are those that model/flops.py counts. With T tokens in a micro-batch a rank reaches T / (T + half) of its rate:
 every kernel has a start and an end that do not depend on how much it computes, nor on FP8. CUDA graphs compute a
 multiple of the longest length. Shapes: G steps, R ranks, K samples of a rank and step, L lengths.
 """
@@ -12,10 +12,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from benchmarks.bert.bench.flops import mean_packed_flops
 from benchmarks.bert.bench.made_up import num_masked
 from benchmarks.bert.growth.plan import Stage
 from benchmarks.bert.model.bert import BertShape
+from benchmarks.bert.model.flops import mean_packed_flops
 from tools.simulate.cluster import Cluster
 from tools.simulate.job import Job
 

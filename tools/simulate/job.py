@@ -11,6 +11,7 @@ from benchmarks.bert.growth.plan import GrowthPlan, Size, Stage
 from benchmarks.bert.growth.stages import plan_of
 from benchmarks.bert.model.bert import BertShape
 from benchmarks.bert.schedule import EvaluationSchedule, rule_interval
+from benchmarks.bert.trainer import shape_of
 
 BERT_LARGE = BertShape()
 EVALUATION_SAMPLES = 10_000  # the benchmark's
@@ -81,16 +82,7 @@ def of_config(config: Config, *, samples_to_target: float, num_vocabulary: int =
         loading=config.loading,
         num_strata=config.num_strata,
         micro_batches=config.gradient_accumulation_steps,
-        shape=BertShape(
-            num_vocabulary=num_vocabulary,
-            max_length=config.max_length,
-            num_layers=config.num_layers,
-            hidden_size=config.hidden_size,
-            num_heads=config.num_heads,
-            ffn_size=config.ffn_size,
-            dropout=config.dropout,
-            norm=config.norm,
-        ),
+        shape=shape_of(config, num_vocabulary),
         last_layer=config.last_layer,
         growth=plan_of(config),
         clip=config.clip,

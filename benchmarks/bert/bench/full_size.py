@@ -13,7 +13,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.bert.bench.configurations import TINY, sizes
-from benchmarks.bert.bench.flops import packed_flops
 from benchmarks.bert.bench.lengths import representative, wikipedia_shares
 from benchmarks.bert.bench.made_up import made_up_batches
 from benchmarks.bert.bench.products import Products, stated_rate
@@ -21,6 +20,7 @@ from benchmarks.bert.bench.timer import Timer, peak_memory_bytes
 from benchmarks.bert.config import Config
 from benchmarks.bert.data.batch import PackedBatch
 from benchmarks.bert.model.bert import LAST_LAYER, BertShape
+from benchmarks.bert.model.flops import packed_flops
 from benchmarks.bert.trainer import DTYPES, Trainer, build_trainer
 from benchmarks.bert.warm_up import warm_up
 from benchmarks.bert.world import World

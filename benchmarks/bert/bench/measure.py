@@ -14,7 +14,6 @@ import torch
 
 from benchmarks.bert.bench.clock import BACKWARD, FORWARD, PartClock, Section
 from benchmarks.bert.bench.configurations import sizes
-from benchmarks.bert.bench.flops import packed_flops, padded_flops
 from benchmarks.bert.bench.lengths import representative
 from benchmarks.bert.bench.made_up import made_up_batches
 from benchmarks.bert.bench.parts import OPTIMIZER, PARTS, install, start_step
@@ -23,6 +22,7 @@ from benchmarks.bert.bench.timer import Timer, peak_memory_bytes
 from benchmarks.bert.config import Config
 from benchmarks.bert.data.batch import PackedBatch, synthetic_batch
 from benchmarks.bert.model.bert import BertShape
+from benchmarks.bert.model.flops import packed_flops, padded_flops
 from benchmarks.bert.optim.sharded import state_bytes
 from benchmarks.bert.trainer import DTYPES, Trainer, build_trainer
 from benchmarks.bert.warm_up import warm_up

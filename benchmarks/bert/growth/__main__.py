@@ -15,6 +15,7 @@ from benchmarks.bert.growth.cost import Sample, dropping_flops, stage_flops, sum
 from benchmarks.bert.growth.plan import GrowthPlan, Stage
 from benchmarks.bert.growth.stages import freeze, of_stage, plan_of
 from benchmarks.bert.model.bert import Bert, BertShape
+from benchmarks.bert.trainer import shape_of
 
 _MASKED_SHARE = 0.15
 _HEADING: tuple[str, ...] = (
@@ -75,18 +76,8 @@ def drawn(config: Config) -> list[str]:
 
 def model_of(config: Config, stage: Stage, num_vocabulary: int) -> Bert:
     """The stage's model without memory for its weights or kernels to run it, what it freezes frozen."""
-    sizes = of_stage(config, stage)
-    shape = BertShape(
-        num_vocabulary=num_vocabulary,
-        max_length=sizes.max_length,
-        num_layers=sizes.num_layers,
-        hidden_size=sizes.hidden_size,
-        num_heads=sizes.num_heads,
-        ffn_size=sizes.ffn_size,
-        norm=sizes.norm,
-    )
     with torch.device("meta"):
-        model = Bert(shape)
+        model = Bert(shape_of(of_stage(config, stage), num_vocabulary))
     freeze(model, stage)
     return model
 

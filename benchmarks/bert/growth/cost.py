@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from benchmarks.bert.bench.flops import mean_packed_flops
 from benchmarks.bert.growth.plan import GrowthPlan, LayerDrop, Stage
 from benchmarks.bert.model.bert import BertShape
+from benchmarks.bert.model.flops import mean_packed_flops
 
 
 @dataclass(frozen=True)
