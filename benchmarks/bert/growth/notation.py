@@ -34,7 +34,6 @@ _CHOICES = {
     "decoder": ("frozen", "train"),
     "moments": ("keep", "reset"),
 }
-_ROUNDING = 1e-6  # of fractions that are to make 1
 
 
 class GrowthError(ValueError):
@@ -195,13 +194,8 @@ def _in_steps(parts: list[str], num_steps: int) -> list[int]:
         return [int(part) for part in parts]
     if not all(re.fullmatch(r"0?\.\d+", part, re.ASCII) for part in parts):
         raise GrowthError(f"{','.join(parts)!r}: expected fractions below 1, or whole numbers of steps, not both")
-    ends = [round(_whole(sum(map(float, parts[:count]))) * num_steps) for count in range(len(parts) + 1)]
+    ends = [round(sum(map(float, parts[:count])) * num_steps) for count in range(len(parts) + 1)]
     return [after - before for before, after in pairwise(ends)]
-
-
-def _whole(fraction: float) -> float:
-    """Thirds and the like are written with few digits."""
-    return 1.0 if abs(fraction - 1) < _ROUNDING else fraction
 
 
 def _dropping(text: str, final: str, rate: str, full: Size) -> GrowthPlan:
