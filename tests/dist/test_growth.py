@@ -30,10 +30,11 @@ COMMON = {
     "END_LEARNING_RATE": "1e-3",
 }
 MSLT = "mslt:2,3,4@2,2,2+joint"
+FROZEN = MSLT + ":embeddings=frozen"
 STACKING = "progressive_stacking:1,2,4@2,2,4"
 STAGED = "staged:2x16,4x16,4x32@2,2,4"
 LAYER_DROP = "layer_drop:0.3@0.5"
-PLANS = [MSLT, STACKING, STAGED, LAYER_DROP]
+PLANS = [MSLT, FROZEN, STACKING, STAGED, LAYER_DROP]
 State = dict[str, torch.Tensor]
 
 
@@ -78,10 +79,11 @@ def stages(folder: Path) -> list[dict[str, Any]]:
     return [value for value in values if "layers_trained" in value]
 
 
-def test_frozen_tensors_stay_bit_for_bit_and_all_others_move(data: Path, tmp_path: Path) -> None:
-    run(data, tmp_path, MSLT)
+@pytest.mark.parametrize("plan", [MSLT, FROZEN], ids=["embeddings train", "embeddings frozen"])
+def test_frozen_tensors_stay_bit_for_bit_and_all_others_move(data: Path, tmp_path: Path, plan: str) -> None:
+    run(data, tmp_path, plan)
     at = {step: weights(state_after(tmp_path, step)) for step in range(1, STEPS + 1)}
-    frozen = ("embeddings.", "layers.0.", "layers.1.")
+    frozen = ("layers.0.", "layers.1.", *(["embeddings."] if plan == FROZEN else []))
     for before, after, lowest in ((3, 4, frozen), (5, 6, (*frozen, "layers.2."))):
         moved = differing(at[before], at[after])
         assert [name for name in moved if name.startswith(lowest)] == []
@@ -160,7 +162,7 @@ def test_a_run_without_growth_and_one_of_a_single_stage_are_equal(data: Path, tm
     assert differing(state_after(tmp_path / "none"), state_after(tmp_path / "two")) != []
 
 
-@pytest.mark.parametrize("plan", [MSLT, STAGED])
+@pytest.mark.parametrize("plan", [MSLT, FROZEN, STAGED])
 @pytest.mark.parametrize(
     "changed",
     [

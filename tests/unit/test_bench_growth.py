@@ -21,22 +21,14 @@ from benchmarks.bert.world import World
 from tests.support.trials import write_trial
 from tools.bench import growth as command
 from tools.bench import growth_ranks
-from tools.bench.growth_plans import (
-    MAIN,
-    PLANS,
-    distinct_stages,
-    folder_of,
-    full_stage,
-    plan_named,
-    runs_due,
-    variables_of,
-)
+from tools.bench.growth_plans import Plans
 from tools.bench.growth_ranks import Setting, measured
 from tools.bench.growth_report import report, runs_in
 from tools.bench.growth_step import Work, kept_bytes
 from tools.bench.growth_table import (
     Runs,
     accuracy_at,
+    between,
     cost_to,
     equal_accuracy,
     name_of,
@@ -44,19 +36,21 @@ from tools.bench.growth_table import (
     samples_to,
     step_ratios,
     to_accuracy,
+    to_end,
     whole_runs,
 )
 from tools.bench.overlap_link import Link, LinkError
 from tools.trial import Evaluations, TrialError
 
 FULL = Size(12, 64)
+PLANS = Plans(12, 1000)
 BATCH = 10
 LINE: Evaluations = tuple((samples, samples / 1000) for samples in range(100, 1001, 100))
 HALF: Evaluations = tuple((samples, accuracy / 2) for samples, accuracy in LINE)
 
 
-def runs_of(text: str, *evaluations: Evaluations) -> Runs:
-    return Runs(parse(text, FULL, 100), dict(enumerate(evaluations, start=1)))
+def runs_of(text: str, *evaluations: Evaluations, num_steps: int = 100) -> Runs:
+    return Runs(parse(text, FULL, num_steps), dict(enumerate(evaluations, start=1)), num_steps)
 
 
 NONE = runs_of("none", LINE, LINE)
@@ -116,12 +110,27 @@ def test_a_curve_is_read_between_its_points() -> None:
 
 def test_the_table_of_whole_runs() -> None:
     costs = {"layers": by_layers}
-    assert whole_runs({"none": NONE, "s": STACKING}, 100, costs) == [
+    assert whole_runs({"none": NONE, "s": STACKING}, costs) == [
         "| plan | seeds | accuracy at the end | layers |",
         "|---|---|---|---|",
         "| `none` | 2 | 1.0000 ± 0.0000 | 1.00 |",
         "| `s` | 2 | 0.7500 ± 0.3536 | 0.75 |",
     ]
+
+
+def test_a_whole_run_is_compared_with_one_of_none_that_ends_as_well() -> None:
+    half, weak = runs_of("none", HALF, num_steps=50), runs_of("none", ((100, 0.3),))
+    assert to_end({"none": NONE, "s": STACKING, "weak": weak}, {"half": half}, {"layers": by_layers}) == [
+        "| plan | accuracy at the end | steps of `none` that end there | layers |",
+        "|---|---|---|---|",
+        "| `s` | 0.7500 ± 0.3536 | 0.75 | 1.00 |",  # 75 whole steps' worth, as many of none
+        "| `weak` | 0.3000 | not known |  |",
+    ]
+
+
+def test_between_two_points_lies_their_line_and_beyond_them_nothing() -> None:
+    points = [(1.0, 10.0), (2.0, 20.0), (4.0, 0.0)]
+    assert [between(points, x) for x in (0.9, 1.0, 1.5, 3.0, 4.0, 4.1)] == [None, 10.0, 15.0, 10.0, 0.0, None]
 
 
 def test_the_table_to_equal_accuracy() -> None:
@@ -159,25 +168,36 @@ def test_stages_that_cost_the_same_have_one_name(stage: Stage, name: str) -> Non
 
 
 def test_every_stage_of_every_plan_is_measured_once() -> None:
-    found = distinct_stages()
+    found = PLANS.distinct_stages()
     names = [name for name, *_ in found]
     assert len(names) == len(set(names))
-    assert set(names) == {name_of(stage) for plan in PLANS for stage in plan_named(plan).stages}
+    assert set(names) == {name_of(stage) for plan in PLANS.of_all_steps for stage in PLANS.plan_named(plan).stages}
     for name, text, number in found:
         assert name_of(parse(text, FULL, 1000).stages[number]) == name
 
 
-def test_the_first_seed_of_all_plans_comes_before_the_others_of_the_main_ones() -> None:
-    due = runs_due(3)
-    assert due[: len(PLANS)] == [(name, 1) for name in PLANS]
-    assert due[len(PLANS) :] == [(name, seed) for seed in (2, 3) for name in MAIN]
+def test_all_seeds_of_the_main_plans_come_before_the_others() -> None:
+    main = [*PLANS.main, *PLANS.shorter]
+    due = PLANS.runs_due(2, 1)
+    assert due[: 2 * len(main)] == [(name, seed) for seed in (1, 2) for name in main]
+    assert due[2 * len(main) :] == [(name, 1) for name in PLANS.variants]
 
 
-def test_plans_differ_in_growth_alone() -> None:
-    for name in PLANS:
-        differing = {key for key, value in variables_of(name, 1).items() if variables_of("none", 1)[key] != value}
-        assert differing <= {"GROWTH"}
-    assert len({folder_of(Path(), name, 1) for name in PLANS}) == len(PLANS)
+def test_plans_differ_in_growth_alone_and_shorter_runs_in_their_steps() -> None:
+    of_none = PLANS.variables_of("none", 1)
+    for name in (*PLANS.of_all_steps, *PLANS.shorter):
+        variables = PLANS.variables_of(name, 1)
+        differing = {key for key, value in variables.items() if of_none[key] != value}
+        assert differing <= ({"MAX_STEPS"} if name in PLANS.shorter else {"GROWTH"})
+    folders = {PLANS.folder_of(Path(), name, 1) for name in (*PLANS.of_all_steps, *PLANS.shorter)}
+    assert len(folders) == len(PLANS.of_all_steps) + len(PLANS.shorter)
+    assert PLANS.variables_of("none, 0.25 of the steps", 1)["MAX_STEPS"] == "250"
+
+
+def test_a_deeper_model_is_grown_in_quarters_too() -> None:
+    deep = Plans(24, 400)
+    assert deep.main["mslt"].startswith("mslt:6,12,18,24@")
+    assert {deep.plan_named(name).stages[-1].size for name in deep.of_all_steps} == {Size(24, 64)}
 
 
 def test_frozen_layers_keep_nothing_for_backward_unless_a_gradient_passes() -> None:
@@ -190,8 +210,8 @@ def test_frozen_layers_keep_nothing_for_backward_unless_a_gradient_passes() -> N
         return kept_bytes(build_trainer(config, alone, cpu, 1, 64, num_done=step), batch)
 
     with process_group(alone, cpu, 60):
-        two_layers, two_of_four = (kept_in("mslt:2,4@1,1", step) for step in (1, 2))
-        passed, four_layers = kept_in("mslt:2,4@1,1:embeddings=train", 2), kept_in("none", 1)
+        two_layers, two_of_four = (kept_in("mslt:2,4@1,1:embeddings=frozen", step) for step in (1, 2))
+        passed, four_layers = kept_in("mslt:2,4@1,1", 2), kept_in("none", 1)
     assert two_of_four <= two_layers < passed <= four_layers
 
 
@@ -199,9 +219,9 @@ def test_frozen_layers_keep_nothing_for_backward_unless_a_gradient_passes() -> N
 
 
 def made_up_steps() -> dict[str, Any]:
-    names = [name for name, *_ in distinct_stages()]
+    names = [name for name, *_ in PLANS.distinct_stages()]
     facts = {"parameters_trained": 1000, "bytes_reduced": 2**20, "num_buckets": 2, "bytes_kept": 2**21}
-    full = name_of(full_stage())
+    full = name_of(PLANS.full_stage)
     return {
         "facts": dict.fromkeys(names, facts),
         "seconds": {name: [[1.0 if name == full else 0.5]] for name in names},
@@ -209,13 +229,13 @@ def made_up_steps() -> dict[str, Any]:
 
 
 def write_runs(out: Path) -> None:
-    for name in MAIN:
+    for name in PLANS.main:
         for seed in (1, 2):
             of_none: Evaluations = ((8000, 0.1 * seed), (16000, 0.2 * seed))
             slower: Evaluations = ((8000, 0.05 * seed), (16000, 0.1 * seed))
             write_trial(
-                folder_of(out, name, seed),
-                variables_of(name, seed),
+                PLANS.folder_of(out, name, seed),
+                PLANS.variables_of(name, seed),
                 of_none if name == "none" else slower,
                 reached=False,
             )
@@ -223,25 +243,28 @@ def write_runs(out: Path) -> None:
 
 def test_the_report_of_made_up_runs_and_steps(tmp_path: Path) -> None:
     write_runs(tmp_path)
-    lines = report(tmp_path, {"1 process": made_up_steps()})
-    assert "| `mslt` | 12x64, 3 train | 1,000 | 1.0 | 2.0 |  | 0.47 | 0.50 | 0.50 (0.50 to 0.50) |" in lines
+    lines = report(PLANS, tmp_path, {"1 process": made_up_steps()})
+    assert (
+        "| `mslt, embeddings=frozen` | 12x64, 3 train | 1,000 | 1.0 | 2.0 |  | 0.47 | 0.50 | 0.50 (0.50 to 0.50) |"
+        in lines
+    )
     assert "| `none` | 2 | 0.3000 ± 0.1414 | 1.00 | 1.00 | 1.00 |" in lines  # FLOPs, cost model, measured
-    assert "| `mslt` | 2 | 0.1500 ± 0.0707 | 0.44 | 0.47 | 0.58 |" in lines
+    assert "| `mslt, embeddings=frozen` | 2 | 0.1500 ± 0.0707 | 0.44 | 0.47 | 0.58 |" in lines
     # 0.1 is reached after 8,000 and 4,000 samples by none, 16,000 and 8,000 by the others.
-    [stacking] = [line for line in lines[-3:] if line.startswith("| `progressive_stacking` | 2 | 0.100 | 2.00 |")]
+    [stacking] = [line for line in lines if line.startswith("| `progressive_stacking` | 2 | 0.100 | 2.00 |")]
     expected = (300 * 0.5 + 700 + 300 * 0.5 + 200) / 750
     assert stacking.endswith(f"| {expected:.2f} |")
 
 
 def test_runs_of_another_configuration_are_refused(tmp_path: Path) -> None:
-    changed = variables_of("none", 1) | {"LEARNING_RATE": "0.5"}
-    write_trial(folder_of(tmp_path, "none", 1), changed, [(8000, 0.1)], reached=False)
+    changed = PLANS.variables_of("none", 1) | {"LEARNING_RATE": "0.5"}
+    write_trial(PLANS.folder_of(tmp_path, "none", 1), changed, [(8000, 0.1)], reached=False)
     with pytest.raises(TrialError, match=r"LEARNING_RATE=0\.5, not 0\.001"):
-        runs_in(tmp_path)
+        runs_in(PLANS, tmp_path, ["none"])
 
 
 def test_without_a_run_of_none_there_is_the_table_of_stages_alone(tmp_path: Path) -> None:
-    lines = report(tmp_path, {"1 process": made_up_steps()})
+    lines = report(PLANS, tmp_path, {"1 process": made_up_steps()})
     assert lines[0] == "Stages:"
     assert not any("Whole runs" in line for line in lines)
 
@@ -279,13 +302,24 @@ def test_without_time_the_tables_are_of_what_is_there(
     monkeypatch.setattr(command, "make_data", lambda: None)
     assert run(monkeypatch, "--out", str(tmp_path), "--minutes", "0", "--rates-mbit", "100") == FAILED
     printed = capsys.readouterr()
-    assert "To equal accuracy:" in printed.out == (tmp_path / "table.md").read_text()
+    assert "To equal accuracy:" in printed.out == (PLANS.folder(tmp_path) / "table.md").read_text()
     assert "2 ranks, 100 Mbit/s: left out, needs root" in printed.err
-    remaining = len(runs_due(3)) - 2 * len(MAIN)
+    remaining = len(PLANS.runs_due(3, 1)) - 2 * len(PLANS.main)
     assert f"{remaining} runs remain" in printed.err
 
 
-@pytest.mark.parametrize("option", [("--seeds", "0"), ("--minutes", "-1"), ("--minutes", "nan"), ("--rates-mbit", "x")])
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--seeds", "0"),
+        ("--minutes", "-1"),
+        ("--minutes", "nan"),
+        ("--rates-mbit", "x"),
+        ("--layers", "6"),
+        ("--jobs", "0"),
+        ("--variant-seeds", "-1"),
+    ],
+)
 def test_bad_options_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: tuple[str, str]
 ) -> None:

@@ -43,7 +43,7 @@ def test_none_is_one_stage_of_the_whole_model_in_which_all_trains() -> None:
 
 
 def test_mslt_puts_layers_on_top_freezes_those_below_and_ends_with_all() -> None:
-    on_top = {"origin": "copy", "embeddings_train": False, "decoder_trains": False}
+    on_top = {"origin": "copy", "embeddings_train": True, "decoder_trains": True}
     assert stages_of(MSLT) == (
         Stage(1, Size(3, 256)),
         Stage(22, Size(6, 256), num_frozen=3, **on_top),
@@ -64,11 +64,10 @@ def test_mslt_may_end_without_a_joint_stage() -> None:
     [
         ("init=copy", {}),
         ("init=fresh", {"origin": "fresh"}),
-        ("embeddings=frozen", {}),
-        ("embeddings=train", {"embeddings_train": True, "decoder_trains": True}),
-        ("decoder=train", {"decoder_trains": True}),
-        ("decoder=frozen", {}),
-        ("embeddings=train:decoder=frozen", {"embeddings_train": True, "decoder_trains": True}),
+        ("embeddings=train", {}),
+        ("embeddings=frozen", {"embeddings_train": False, "decoder_trains": False}),
+        ("embeddings=frozen:decoder=frozen", {"embeddings_train": False, "decoder_trains": False}),
+        ("decoder=train:embeddings=frozen", {"embeddings_train": False}),
         ("moments=reset", {"keeps_moments": False}),
         ("moments=keep:init=fresh", {"origin": "fresh"}),
     ],
@@ -194,6 +193,7 @@ REFUSED = {
     "layers that do not reach it": ("mslt:4,8@0.5,0.5", "the last size is 8x256"),
     "an option of another kind": (f"{STACKING}:init=fresh", "init=fresh is no option here; there are moments, rewarm"),
     "an unknown option": (f"{MSLT}:warm=3", "warm=3 is no option here"),
+    "a decoder that the embeddings train": (f"{MSLT}:decoder=train", "decoder= belongs to embeddings=frozen"),
     "an unknown choice": (f"{MSLT}:init=zero", "init=zero: expected copy or fresh"),
     "a rewarm that is no number": (f"{MSLT}:rewarm=x", "rewarm=x is no number of steps"),
     "a rewarm below 0": (f"{MSLT}:rewarm=-1", "rewarm=-1 is no number of steps"),

@@ -14,6 +14,7 @@ from benchmarks.bert.data.batch import synthetic_batch
 from benchmarks.bert.growth.__main__ import drawn, main, model_of
 from benchmarks.bert.growth.cost import Sample, dropping_flops, layer_cost, lengths_of, stage_flops, summed
 from benchmarks.bert.growth.plan import LayerDrop, Size, Stage
+from benchmarks.bert.growth.relative import whole_steps
 from benchmarks.bert.growth.stages import freeze, of_stage, plan_of
 from benchmarks.bert.loss import pretraining_loss
 from benchmarks.bert.model.flops import mean_packed_flops
@@ -22,6 +23,7 @@ from benchmarks.bert.trainer import initial_model
 VOCABULARY = 104  # a multiple of 8
 SAMPLE = Sample(num_tokens=32, num_masked=5)
 MSLT = "mslt:2,4,6@0.25,0.25,0.25+joint"
+FROZEN = MSLT + ":embeddings=frozen"
 SIZES = {
     "NUM_LAYERS": "6",
     "HIDDEN_SIZE": "16",
@@ -67,7 +69,7 @@ def counted_flops(config: Config, stage: Stage) -> int:
 
 def stages_named() -> dict[str, tuple[Config, Stage]]:
     found = {}
-    for option in ("embeddings=frozen", "embeddings=train", "decoder=train"):
+    for option in ("embeddings=frozen", "embeddings=train", "embeddings=frozen:decoder=train"):
         for last_layer in ("only_read", "whole"):
             config = config_of("mslt:3,5,6@0.4,0.3,0.1+joint:" + option, LAST_LAYER=last_layer)
             for number, stage in enumerate(plan_of(config).stages):
@@ -120,7 +122,9 @@ def test_the_cost_model_is_three_for_a_layer_that_trains_and_one_for_a_frozen_on
 @pytest.mark.parametrize(("joint", "speed"), [(0.10, 2.29), (0.16, 2.10), (0.20, 2.00), (0.30, 1.78)])
 def test_a_whole_plans_cost_is_the_closed_form(joint: float, speed: float) -> None:
     part = f"{(1 - joint) / 4:.4f}"
-    config = config_of(f"mslt:3,6,9,12@{part},{part},{part},{part}+joint", NUM_LAYERS="12", MAX_STEPS="10000")
+    config = config_of(
+        f"mslt:3,6,9,12@{part},{part},{part},{part}+joint:embeddings=frozen", NUM_LAYERS="12", MAX_STEPS="10000"
+    )
     plan = plan_of(config)
     mean = summed(plan, 10_000, lambda stage: layer_cost(stage, plan.stages[-1])) / 10_000
     assert mean == pytest.approx(0.375 * (1 - joint) + joint, abs=1e-3)
@@ -141,12 +145,14 @@ def test_a_run_that_ends_early_has_fewer_steps_of_the_late_stages(num_steps: int
 @pytest.mark.parametrize(
     ("growth", "expected"),
     [
-        pytest.param("none", ["tttttt"], id="none"),
-        pytest.param(MSLT, ["tt", "ffcc", "ffffcc", "tttttt"], id="mslt"),
-        pytest.param(MSLT + ":init=fresh", ["tt", "ffnn", "ffffnn", "tttttt"], id="mslt-fresh"),
-        pytest.param("progressive_stacking:3,6@0.5,0.5", ["ttt", "tttccc"], id="stacking"),
-        pytest.param("staged:3x8,6x8,6x16@0.2,0.2,0.6", ["ttt", "tctctc", "tttttt"], id="staged"),
-        pytest.param("layer_drop:0.5@0.001", ["tddddd"], id="layer_drop"),
+        pytest.param("none", ["t|tttttt"], id="none"),
+        pytest.param(MSLT, ["t|tt", "t|ffcc", "t|ffffcc", "t|tttttt"], id="mslt"),
+        pytest.param(MSLT + ":init=fresh", ["t|tt", "t|ffnn", "t|ffffnn", "t|tttttt"], id="mslt-fresh"),
+        pytest.param(FROZEN, ["t|tt", "f|ffcc", "f|ffffcc", "t|tttttt"], id="mslt-frozen"),
+        pytest.param(FROZEN + ":decoder=train", ["t|tt", "h|ffcc", "h|ffffcc", "t|tttttt"], id="mslt-decoder"),
+        pytest.param("progressive_stacking:3,6@0.5,0.5", ["t|ttt", "t|tttccc"], id="stacking"),
+        pytest.param("staged:3x8,6x8,6x16@0.2,0.2,0.6", ["t|ttt", "t|tctctc", "t|tttttt"], id="staged"),
+        pytest.param("layer_drop:0.5@0.001", ["t|tddddd"], id="layer_drop"),
     ],
 )
 def test_each_layer_has_its_letter(growth: str, expected: list[str]) -> None:
@@ -176,6 +182,24 @@ def test_costs_are_the_full_models_and_the_mean_is_by_steps() -> None:
     assert costs[1] < costs[2] < costs[3] == 1.0
     assert float(rows["mean"][1]) == pytest.approx(sum(costs) / 4, abs=0.01)
     assert float(said("mslt:2,4,6@0.1,0.1,0.1+joint")["mean"][1]) > float(rows["mean"][1])
+
+
+def test_a_run_that_ends_before_a_stage_says_so_and_has_no_share_of_its_cost() -> None:
+    lines = drawn(config_of(MSLT, MAX_STEPS="50", DECAY_STEPS="100"))
+    assert "never begun, MAX_STEPS is 50: stage 3, 4" in lines
+    assert "parts of DECAY_STEPS=100 steps, a run of at most MAX_STEPS=50" in lines[0]
+    [mean] = [line.split()[1] for line in lines if line.split()[:1] == ["mean"]]
+    costs = [float(said(MSLT)[number][6]) for number in ("1", "2")]
+    assert float(mean) == pytest.approx(sum(costs) / 2, abs=0.01)
+    assert not any("never begun" in line for line in drawn(config_of(MSLT)))
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 33.3, 100])
+def test_without_growth_steps_are_whole_ones_and_with_it_fewer(num_steps: float) -> None:
+    assert whole_steps(config_of("none"), num_steps, VOCABULARY) == num_steps
+    for growth in (MSLT, "layer_drop:0.5@0.001"):
+        config = config_of(growth, NORM="pre")
+        assert whole_steps(config, num_steps, VOCABULARY) <= num_steps * 0.9999
 
 
 def test_a_plan_that_ends_with_frozen_layers_never_costs_the_whole() -> None:

@@ -2,7 +2,7 @@
 
     python -m tools.bench.growth --out DIR
 
-Whole runs of every plan on 12 thin layers (growth.sh), one process and one thread each; then a step in every stage of
+Whole runs of every plan on thin layers (growth.sh), one process and one thread each; then a step in every stage of
 every plan, blocks in turn in one run, on one process, on two ranks, and on two ranks over cables that tc slows down
 (which needs root). All that is known stands in DIR, so a stopped command goes on; the tables are made of what is there.
 Exit status: 0 all is done, 1 something remains or broke, 2 refused.
@@ -15,30 +15,35 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.bert.complaint import FAILED, REFUSED, complain
 from benchmarks.bert.files import atomic_write
 from tools.ablation.proxy import VOCABULARY, make_data
-from tools.bench.growth_plans import base, distinct_stages, folder_of, runs_due, variables_of
+from tools.bench.growth_plans import Plans
 from tools.bench.growth_ranks import Setting, measured
 from tools.bench.growth_report import report
 from tools.bench.growth_step import Work
 from tools.bench.overlap_link import Link, LinkError
+from tools.pool import trial_pool
 from tools.trial import OutOfTimeError, RefusedTrialError, TrialError, only_user, run_trial
+
+_ANY_LENGTH = 1000  # of a run whose stages are measured
 
 
 def main() -> int:
     options = _parser().parse_args()
     deadline = time.monotonic() + 60 * options.minutes
+    plans = Plans(options.layers, options.run_steps)
     settings = [Setting(1), Setting(2), *(Setting(2, Link(rate, 0.0)) for rate in options.rates_mbit)]
     try:
         with only_user(options.out):
             make_data()
-            remains = _run_all(options, deadline)
-            steps, left_out = _measure_all(options, settings)
-            text = "\n".join(report(options.out, steps))
+            remains = _run_all(options, plans, deadline)
+            steps, left_out = _measure_all(options, plans, settings)
+            text = "\n".join(report(plans, options.out, steps))
     except RefusedTrialError as error:
         return complain(error, REFUSED)
     except TrialError as error:
@@ -47,7 +52,8 @@ def main() -> int:
         return complain(f"{error.filename}: {error.strerror}", FAILED)
     except KeyboardInterrupt:
         return complain("stopped; the same command goes on", 130)
-    with atomic_write(options.out / "table.md") as temporary:
+    plans.folder(options.out).mkdir(exist_ok=True)
+    with atomic_write(plans.folder(options.out) / "table.md") as temporary:
         temporary.write_text(text + "\n", "utf-8")
     print(text)
     for why in left_out:
@@ -55,24 +61,31 @@ def main() -> int:
     return complain(f"{remains} runs remain; the same command goes on", FAILED) if remains else FAILED * bool(left_out)
 
 
-def _run_all(options: argparse.Namespace, deadline: float) -> int:
+def _run_all(options: argparse.Namespace, plans: Plans, deadline: float) -> int:
     """Run what is due until time is up; how many runs remain."""
-    remains = 0
-    for name, seed in runs_due(options.seeds):
+
+    def run(name: str, seed: int) -> bool:
+        folder = plans.folder_of(options.out, name, seed)
         try:
-            trial = run_trial(variables_of(name, seed), folder_of(options.out, name, seed), deadline=deadline)
+            trial = run_trial(plans.variables_of(name, seed), folder, deadline=deadline, cancelled=cancelled)
         except OutOfTimeError:
-            remains += 1
-            continue
+            return False
         samples, accuracy = trial.evaluations[-1]
         print(f"{name}, seed {seed}: {accuracy:.4f} after {samples:,} samples", file=sys.stderr, flush=True)
-    return remains
+        return True
+
+    with trial_pool(options.jobs) as (pool, cancelled):
+        due = [pool.submit(run, name, seed) for name, seed in plans.runs_due(options.seeds, options.variant_seeds)]
+        return sum(not each.result() for each in due)
 
 
-def _measure_all(options: argparse.Namespace, settings: Sequence[Setting]) -> tuple[dict[str, Any], list[str]]:
-    """By setting what was measured there, and why others are left out."""
+def _measure_all(
+    options: argparse.Namespace, plans: Plans, settings: Sequence[Setting]
+) -> tuple[dict[str, Any], list[str]]:
+    """By setting what was measured there, and why others are left out. It is the same for runs of any length."""
     found, left_out = {}, []
-    work = Work(base(), distinct_stages(), VOCABULARY, 1, None)
+    any_length = replace(plans, num_steps=_ANY_LENGTH)
+    work = Work(any_length.base, any_length.distinct_stages(), VOCABULARY, 1, None)
     for setting in settings:
         try:
             found[str(setting)] = measured(
@@ -88,7 +101,11 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m tools.bench.growth", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the logs and tables")
+    parser.add_argument("--layers", type=_layers, default=12, metavar="N", help="of the model (%(default)s)")
+    parser.add_argument("--run-steps", type=_count, default=1000, metavar="N", help="of each run (%(default)s)")
     parser.add_argument("--seeds", type=_count, default=3, metavar="N", help="of each main plan (%(default)s)")
+    parser.add_argument("--variant-seeds", type=_count_or_none, default=1, metavar="N", help="of others (%(default)s)")
+    parser.add_argument("--jobs", type=_count, default=1, metavar="J", help="runs at a time (%(default)s)")
     parser.add_argument(
         "--minutes", type=_minutes, default=math.inf, metavar="M", help="end runs after; 0 measures steps alone"
     )
@@ -100,9 +117,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected a whole number from 1")
+def _count(text: str, least: int = 1) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a whole number from {least}")
+    return int(text)
+
+
+def _count_or_none(text: str) -> int:
+    return _count(text, 0)
+
+
+def _layers(text: str) -> int:
+    if _count(text) % 4:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a multiple of 4: plans grow it in quarters")
     return int(text)
 
 

@@ -1,10 +1,11 @@
-"""A plan's name and a seed in, the variables and the folder of that run out: what growth is measured on.
+"""A model's depth and the steps of a run in, the plans that are compared on it out: their variables and folders.
 
-growth.sh holds the model. Plans last as many steps and samples, on one schedule.
+growth.sh holds the rest of the model. All plans have one schedule, over their own steps.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -15,60 +16,99 @@ from tools.bench.growth_table import BASE, name_of
 from tools.trial import checked, exports_of
 
 CONFIG = Path(__file__).with_name("growth.sh")
-_MSLT = "mslt:3,6,9,12@0.21,0.21,0.21,0.21+joint"
-MAIN = {
-    BASE: "none",
-    "mslt": _MSLT,
-    "progressive_stacking": "progressive_stacking:3,6,12@0.125,0.175,0.7",
-}
-_LONGER_ENDS = "mslt:3,6,9,12@0.3,0.1,0.1,0.1+joint"
-# One seed each: what the paper leaves open, and longer first and joint stages.
-VARIANTS = {
-    "mslt, joint 0.4": _LONGER_ENDS,
-    "mslt, init=fresh": f"{_MSLT}:init=fresh",
-    "mslt, moments=reset": f"{_MSLT}:moments=reset",
-    "mslt, embeddings=train": f"{_MSLT}:embeddings=train",
-    "mslt, decoder=train": f"{_MSLT}:decoder=train",
-    "mslt, joint 0.4, embeddings=train": f"{_LONGER_ENDS}:embeddings=train",
-}
-PLANS = MAIN | VARIANTS
+SHORTER = (0.25, 0.5, 0.75)  # parts of the steps, of runs without growth that end sooner
+_EQUAL_PARTS, _LONG_ENDS = "0.21,0.21,0.21,0.21", "0.3,0.1,0.1,0.1"
 
 
-def runs_due(num_seeds: int) -> list[tuple[str, int]]:
-    """The first seed of all plans, then the others of the main ones."""
-    return [(name, 1) for name in PLANS] + [(name, seed) for seed in range(2, num_seeds + 1) for name in MAIN]
+@dataclass(frozen=True)
+class Plans:
+    """Of a model that is grown in quarters of `num_layers`, a multiple of 4."""
+
+    num_layers: int
+    num_steps: int
+
+    @property
+    def main(self) -> dict[str, str]:
+        """The value of GROWTH by name."""
+        one, two, _, all_of_them = self._quarters()
+        return {
+            BASE: "none",
+            "mslt": self._mslt(_EQUAL_PARTS),
+            "mslt, embeddings=frozen": self._mslt(_EQUAL_PARTS, "embeddings=frozen"),
+            "progressive_stacking": f"progressive_stacking:{one},{two},{all_of_them}@0.125,0.175,0.7",
+        }
+
+    @property
+    def variants(self) -> dict[str, str]:
+        """What the paper leaves open, and longer first and joint stages."""
+        return {
+            "mslt, init=fresh": self._mslt(_EQUAL_PARTS, "init=fresh"),
+            "mslt, moments=reset": self._mslt(_EQUAL_PARTS, "moments=reset"),
+            "mslt, rewarm": self._mslt(_EQUAL_PARTS, f"rewarm={self.num_steps // 20}"),
+            "mslt, decoder=train": self._mslt(_EQUAL_PARTS, "embeddings=frozen:decoder=train"),
+            "mslt, joint 0.4": self._mslt(_LONG_ENDS),
+            "mslt, joint 0.4, embeddings=frozen": self._mslt(_LONG_ENDS, "embeddings=frozen"),
+        }
+
+    @property
+    def of_all_steps(self) -> dict[str, str]:
+        return self.main | self.variants
+
+    @property
+    def shorter(self) -> dict[str, float]:
+        """By name the part of the steps that a run without growth takes."""
+        return {f"{BASE}, {part:g} of the steps": part for part in SHORTER}
+
+    def runs_due(self, num_seeds: int, num_variant_seeds: int) -> list[tuple[str, int]]:
+        """Names and seeds, those of the main plans first."""
+        main = [*self.main, *self.shorter]
+        seeds = ((main, num_seeds), (list(self.variants), num_variant_seeds))
+        return [(name, seed) for names, count in seeds for seed in range(1, count + 1) for name in names]
+
+    def variables_of(self, name: str, seed: int) -> dict[str, str]:
+        part = self.shorter.get(name, 1.0)
+        growth = self.of_all_steps.get(name, BASE)
+        return self.base | {"GROWTH": growth, "MAX_STEPS": str(round(part * self.num_steps)), "SEED": str(seed)}
+
+    def folder_of(self, out: Path, name: str, seed: int) -> Path:
+        of_name = "".join(letter if letter.isalnum() else "_" for letter in name)
+        return self.folder(out) / of_name / f"seed_{seed}"
+
+    def folder(self, out: Path) -> Path:
+        return out / f"{self.num_steps}_steps"
+
+    @property
+    def base(self) -> dict[str, str]:
+        return _exports() | {"NUM_LAYERS": str(self.num_layers), "MAX_STEPS": str(self.num_steps)}
+
+    @property
+    def config(self) -> Config:
+        """Of the whole model and all steps."""
+        return checked(self.variables_of(BASE, 1))
+
+    def plan_named(self, name: str) -> GrowthPlan:
+        return plan_of(checked(self.variables_of(name, 1)))
+
+    @property
+    def full_stage(self) -> Stage:
+        return self.plan_named(BASE).stages[0]
+
+    def distinct_stages(self) -> list[tuple[str, str, int]]:
+        """Of all plans, those that cost something of their own: name, a plan that has it, its number there."""
+        found: dict[str, tuple[str, str, int]] = {}
+        for name, growth in self.of_all_steps.items():
+            for number, stage in enumerate(self.plan_named(name).stages):
+                found.setdefault(name_of(stage), (name_of(stage), growth, number))
+        return list(found.values())
+
+    def _quarters(self) -> list[int]:
+        return [self.num_layers * number // 4 for number in range(1, 5)]
+
+    def _mslt(self, parts: str, *options: str) -> str:
+        layers = ",".join(map(str, self._quarters()))
+        return ":".join([f"mslt:{layers}@{parts}+joint", *options])
 
 
 @cache
-def base() -> dict[str, str]:
+def _exports() -> dict[str, str]:
     return exports_of(CONFIG)
-
-
-def variables_of(name: str, seed: int) -> dict[str, str]:
-    return base() | {"GROWTH": PLANS[name], "SEED": str(seed)}
-
-
-def folder_of(out: Path, name: str, seed: int) -> Path:
-    return out / "".join(letter if letter.isalnum() else "_" for letter in name) / f"seed_{seed}"
-
-
-def config() -> Config:
-    """Of the full model."""
-    return checked(variables_of(BASE, 1))
-
-
-def plan_named(name: str) -> GrowthPlan:
-    return plan_of(checked(variables_of(name, 1)))
-
-
-def full_stage() -> Stage:
-    return plan_named(BASE).stages[0]
-
-
-def distinct_stages() -> list[tuple[str, str, int]]:
-    """Of all plans, those that cost something of their own: name, a plan that has it, its number there."""
-    found: dict[str, tuple[str, str, int]] = {}
-    for name, plan in PLANS.items():
-        for number, stage in enumerate(plan_named(name).stages):
-            found.setdefault(name_of(stage), (name_of(stage), plan, number))
-    return list(found.values())

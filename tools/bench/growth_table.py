@@ -26,6 +26,7 @@ class Runs:
 
     plan: GrowthPlan
     by_seed: Mapping[int, Evaluations]
+    num_steps: int
 
     @property
     def last(self) -> list[float]:
@@ -72,13 +73,43 @@ def step_ratios(seconds: Mapping[str, Sequence[Sequence[float]]], full: str) -> 
     }
 
 
-def whole_runs(runs: Mapping[str, Runs], num_steps: int, costs: Mapping[str, Cost]) -> list[str]:
-    """Accuracy after all samples, and what the whole run costs."""
+def whole_runs(runs: Mapping[str, Runs], costs: Mapping[str, Cost]) -> list[str]:
+    """Accuracy after all samples, and what the whole run costs, as ratios to that of `none`."""
     lines = head(["plan", "seeds", "accuracy at the end", *costs])
     for name, of in runs.items():
-        spent = [f"{summed(of.plan, num_steps, cost) / num_steps:.2f}" for cost in costs.values()]
+        spent = [f"{_spent(of, cost) / _spent(runs[BASE], cost):.2f}" for cost in costs.values()]
         lines.append(row([f"`{name}`", str(len(of.last)), _spread(of.last), *spent]))
     return lines
+
+
+def to_end(runs: Mapping[str, Runs], shorter: Mapping[str, Runs], costs: Mapping[str, Cost]) -> list[str]:
+    """What a whole run costs over one of `none` whose own schedule ends at the same accuracy.
+
+    How long that is lies on the lines through the mean accuracies at which `none` and its shorter runs end.
+    """
+    ends = sorted((mean(of.last), float(of.num_steps)) for of in (*shorter.values(), runs[BASE]))
+    lines = head(["plan", "accuracy at the end", "steps of `none` that end there", *costs])
+    for name, of in runs.items():
+        if name == BASE:
+            continue
+        needed = between(ends, mean(of.last))
+        full_steps = runs[BASE].num_steps
+        ratios = ["" if needed is None else f"{_spent(of, cost) / needed:.2f}" for cost in costs.values()]
+        share = "not known" if needed is None else f"{needed / full_steps:.2f}"
+        lines.append(row([f"`{name}`", _spread(of.last), share, *ratios]))
+    return lines
+
+
+def between(points: Sequence[tuple[float, float]], x: float) -> float | None:
+    """The value at `x` of the lines through points that rise with it; None beyond the first and the last."""
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x0 <= x <= x1:
+            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return None
+
+
+def _spent(of: Runs, cost: Cost) -> float:
+    return summed(of.plan, of.num_steps, cost)
 
 
 def to_accuracy(runs: Mapping[str, Runs], batch: int, costs: Mapping[str, Cost]) -> list[str]:
@@ -114,10 +145,9 @@ def curves(runs: Mapping[str, Runs]) -> list[str]:
 
 def accuracy_at(evaluations: Evaluations, samples: float) -> float:
     """On the line between two evaluations; before the first and after the last, theirs."""
-    for (x0, y0), (x1, y1) in pairwise(evaluations):
-        if x0 <= samples <= x1:
-            return y0 + (y1 - y0) * (samples - x0) / (x1 - x0)
-    return evaluations[0][1] if samples < evaluations[0][0] else evaluations[-1][1]
+    found = between(evaluations, samples)
+    outside = evaluations[0] if samples < evaluations[0][0] else evaluations[-1]
+    return outside[1] if found is None else found
 
 
 def ranged(ratios: Sequence[float]) -> str:

@@ -34,7 +34,7 @@ _RECIPES = (
 )
 # Both recipes at their best: 16-bit gradients; small batches packed and replayed from CUDA graphs.
 _GRAPHED = 6  # samples of a rank
-_GROWTH = "mslt:6,12,18,24@0.2,0.2,0.2,0.2+joint"
+_GROWTH = "mslt:6,12,18,24@0.2,0.2,0.2,0.2+joint:embeddings=frozen"
 
 
 def record_job() -> Job:

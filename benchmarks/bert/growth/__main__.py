@@ -11,13 +11,12 @@ import torch
 
 from benchmarks.bert.complaint import REFUSED, complain
 from benchmarks.bert.config import Config, ConfigError, load
-from benchmarks.bert.growth.cost import Sample, dropping_flops, stage_flops, summed
-from benchmarks.bert.growth.plan import GrowthPlan, Stage
+from benchmarks.bert.growth.plan import GrowthPlan, Size, Stage
+from benchmarks.bert.growth.relative import sample_of, stage_cost, vocabulary_of, whole_steps
 from benchmarks.bert.growth.stages import freeze, of_stage, plan_of
-from benchmarks.bert.model.bert import Bert, BertShape
+from benchmarks.bert.model.bert import Bert
 from benchmarks.bert.trainer import shape_of
 
-_MASKED_SHARE = 0.15
 _HEADING: tuple[str, ...] = (
     "stage",
     "from step",
@@ -26,7 +25,7 @@ _HEADING: tuple[str, ...] = (
     "parameters trained",
     "reduced, MiB",
     "FLOPs",
-    "lowest first",
+    "embeddings|layers",
 )
 _LEGEND = {
     "t": "trains",
@@ -34,6 +33,7 @@ _LEGEND = {
     "c": "new, a copy, trains",
     "n": "new, drawn, trains",
     "d": "left out by chance",
+    "h": "as the head's matrix alone",
 }
 _NEW = {"copy": "c", "stack": "c", "deepen": "c", "fresh": "n"}  # by origin
 
@@ -50,28 +50,39 @@ def main() -> int:
 
 
 def drawn(config: Config) -> list[str]:
-    """A line for each stage, and what a step costs in the mean."""
+    """A line for each stage, and what a step costs in the mean of a run that takes MAX_STEPS."""
     plan = plan_of(config)
-    vocabulary, source = _vocabulary(config)
-    sample = Sample(config.max_length, round(_MASKED_SHARE * config.max_length))
-    full = Stage(1, plan.stages[-1].size)
-    whole = stage_flops(model_of(config, full, vocabulary).shape, full, sample, config.last_layer)
-    rows, costs = [_HEADING], {}
+    vocabulary, source = vocabulary_of(config)
+    mean = whole_steps(config, config.max_steps, vocabulary) / config.max_steps
+    rows = [_HEADING]
     for number, stage in enumerate(plan.stages):
-        model = model_of(config, stage, vocabulary)
-        costs[stage] = _flops(config, plan, stage, model.shape, sample) / whole
+        cost = mean if plan.layer_drop else stage_cost(config, stage, vocabulary)
         num_before = plan.stages[number - 1].size.num_layers if number else 0
-        rows.append(_row(number + 1, stage, model, costs[stage], bar(plan, stage, num_before)))
-    mean = summed(plan, config.decay_steps, costs.__getitem__) / config.decay_steps
+        model = model_of(config, stage, vocabulary)
+        rows.append(_row(number + 1, stage, model, cost, bar(plan, stage, num_before)))
     used = "".join(row[-1] for row in rows[1:])
     return [
-        f"GROWTH={config.growth}, {full.size} (layers x width), {config.decay_steps:,} steps",
-        f"a vocabulary of {vocabulary:,} ({source}); FLOPs of a sample of {sample.num_tokens} tokens, full model's = 1",
+        f"GROWTH={config.growth}, {Size(config.num_layers, config.hidden_size)} (layers x width), {_steps(config)}",
+        f"a vocabulary of {vocabulary:,} ({source}); FLOPs of a sample of {sample_of(config).num_tokens} tokens, "
+        "full model's = 1",
         "",
         *_aligned([*rows, ("mean", *[""] * 5, f"{mean:.2f}", "")]),
         "",
         ", ".join(f"{letter} {what}" for letter, what in _LEGEND.items() if letter in used),
+        *_never(config, plan),
     ]
+
+
+def _steps(config: Config) -> str:
+    if config.decay_steps == config.max_steps:
+        return f"{config.max_steps:,} steps"
+    return f"parts of DECAY_STEPS={config.decay_steps:,} steps, a run of at most MAX_STEPS={config.max_steps:,}"
+
+
+def _never(config: Config, plan: GrowthPlan) -> list[str]:
+    """The stages that the run ends before."""
+    late = [str(number) for number, stage in enumerate(plan.stages, 1) if stage.first_step > config.max_steps]
+    return [f"never begun, MAX_STEPS is {config.max_steps:,}: stage {', '.join(late)}"] if late else []
 
 
 def model_of(config: Config, stage: Stage, num_vocabulary: int) -> Bert:
@@ -83,21 +94,16 @@ def model_of(config: Config, stage: Stage, num_vocabulary: int) -> Bert:
 
 
 def bar(plan: GrowthPlan, stage: Stage, num_before: int) -> str:
-    """A letter for each layer; `num_before` are those of the stage before, 0 for the first."""
+    """A letter for the embeddings and one for each layer; `num_before` are those of the stage before, or 0."""
     num_layers = stage.size.num_layers
     if plan.layer_drop is not None:
-        return "t" + "d" * (num_layers - 1)
+        return "t|t" + "d" * (num_layers - 1)
+    embeddings = "t" if stage.embeddings_train else "h" if stage.decoder_trains else "f"
     letters = ["f"] * stage.num_frozen + ["t"] * (num_layers - stage.num_frozen)
     new = range(1, num_layers, 2) if stage.origin == "deepen" else range(num_before, num_layers)
     for layer in new if stage.origin in _NEW else ():
         letters[layer] = _NEW[stage.origin]
-    return "".join(letters)
-
-
-def _flops(config: Config, plan: GrowthPlan, stage: Stage, shape: BertShape, sample: Sample) -> float:
-    if plan.layer_drop is not None:
-        return dropping_flops(shape, plan.layer_drop, config.decay_steps, sample, config.last_layer)
-    return stage_flops(shape, stage, sample, config.last_layer)
+    return f"{embeddings}|{''.join(letters)}"
 
 
 def _row(number: int, stage: Stage, model: Bert, cost: float, letters: str) -> tuple[str, ...]:
@@ -112,15 +118,6 @@ def _row(number: int, stage: Stage, model: Bert, cost: float, letters: str) -> t
         f"{cost:.2f}",
         letters,
     )
-
-
-def _vocabulary(config: Config, default: int = BertShape.num_vocabulary) -> tuple[int, str]:
-    """Its entries, and where that is known from."""
-    path = config.data_dir / "vocab.txt"
-    try:
-        return len(path.read_bytes().removesuffix(b"\n").split(b"\n")), str(path)
-    except OSError:
-        return default, f"BERT's; {path} is not there"
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:

@@ -11,8 +11,8 @@ Sizes stand before the @, behind it each stage's part of the run: fractions of D
 first value is the default:
 
     init        copy, fresh      new layers of mslt: copies of the topmost ones, or drawn
-    embeddings  frozen, train    of mslt after its first stage
-    decoder     frozen, train    of mslt, while embeddings are frozen: their matrix as that of the masked-LM head
+    embeddings  train, frozen    of mslt after its first stage
+    decoder     frozen, train    of mslt with embeddings=frozen: their matrix as that of the masked-LM head
     moments     keep, reset      of what trains before and after a boundary
     rewarm      0                steps over which the learning rate rises again after a boundary
 """
@@ -30,7 +30,7 @@ NONE = "none"
 _FORM = re.compile(r"([a-z_]+):([^@:]+)@([^:+]+)(\+joint)?((?::[a-z]+=[^:=]+)*)")
 _CHOICES = {
     "init": ("copy", "fresh"),
-    "embeddings": ("frozen", "train"),
+    "embeddings": ("train", "frozen"),
     "decoder": ("frozen", "train"),
     "moments": ("keep", "reset"),
 }
@@ -166,6 +166,10 @@ def _options(text: str, allowed: tuple[str, ...]) -> dict[str, str]:
         if name != "rewarm" and value not in _CHOICES[name]:
             raise GrowthError(f"{name}={value}: expected {' or '.join(_CHOICES[name])}")
         chosen[name] = value
+    if ":decoder=" in text and chosen["embeddings"] == "train":
+        raise GrowthError(
+            "decoder= belongs to embeddings=frozen: where embeddings train, so does the matrix of the head"
+        )
     return chosen
 
 
