@@ -5,9 +5,10 @@
 #   NEXP=10 CONFIG=config_X.sh DATA_DIR=/data ./run_with_docker.sh  ten, verified together at the end
 #   LEARNING_RATE=1e-3 ./run_with_docker.sh                         the caller's variables win over the file's
 #
-#   IMAGE    the image (mlperf-bert)                     NEXP     the number of trials (1)
-#   CONFIG   this host's file (config_CPU_1x2x8x1.sh)    RESULTS  folder for the logs (results/<SUBMISSION_PLATFORM>)
-#   DATA_DIR this host's folder; read only               GPUS     all, none, or as in 0,1; unset: all that there are
+#   IMAGE        the image (mlperf-bert)                      NEXP  the number of trials (1)
+#   CONFIG       this host's file (config_CPU_1x2x8x1.sh)     GPUS  all, none, or as in 0,1; unset: all that there are
+#   DATA_DIR     this host's folder; read only
+#   RESULTS_DIR  folder for the logs (results/<SUBMISSION_PLATFORM>)
 #
 # Needs bash and docker; docs/docker.md has more. Exit status: 0 every trial reached the target and all logs pass,
 # 1 not, 2 the input was refused, 128 + n ended by signal n.
@@ -26,7 +27,7 @@ num_trials=${NEXP:-1}
 config=${CONFIG:-config_CPU_1x2x8x1.sh}
 
 [[ $num_trials =~ ^[1-9][0-9]{0,3}$ ]] || refuse "NEXP=$num_trials: expected a whole number from 1 to 9999"
-[[ -z ${RESULT_FILE:-} ]] || refuse "RESULT_FILE=$RESULT_FILE: RESULTS names the folder for all trials; unset it"
+[[ -z ${RESULT_FILE:-} ]] || refuse "RESULT_FILE=$RESULT_FILE: RESULTS_DIR names the folder for all trials; unset it"
 [[ $config == */* ]] || config=./$config
 [[ -f $config && -r $config ]] || refuse "CONFIG=$config: no such file; take one of: $(echo config_*.sh)"
 [[ ${config##*/} =~ ^config[A-Za-z0-9_.-]*\.sh$ ]] || refuse "CONFIG=$config: a name of the form config_X.sh is needed"
@@ -150,20 +151,20 @@ stop_if_signalled
   IFS= read -r platform
 } <"$scratch/settings"
 data_dir=${DATA_DIR:-$data_dir_of_file}
-results=${RESULTS:-results/$platform}
+results=${RESULTS_DIR:-results/$platform}
 
 ((num_nodes == 1)) || refuse "NUM_NODES=$num_nodes: this launcher is for one host"
 ((num_trials == 1 || seed < 0)) ||
   refuse "SEED=$seed with NEXP=$num_trials: every trial needs a seed of its own; unset SEED"
 [[ -d $data_dir ]] || refuse "DATA_DIR=$data_dir: no such folder; docs/docker.md tells how to prepare one"
-mkdir -p -- "$results" || refuse "RESULTS=$results: cannot create the folder"
-[[ -w $results ]] || refuse "RESULTS=$results: cannot write there"
+mkdir -p -- "$results" || refuse "RESULTS_DIR=$results: cannot create the folder"
+[[ -w $results ]] || refuse "RESULTS_DIR=$results: cannot write there"
 first=0
 while [[ -e $results/result_$first.txt || -L $results/result_$first.txt ]]; do
   first=$((first + 1))
 done
 ((num_trials == 1 || first == 0)) ||
-  refuse "RESULTS=$results: holds logs already; $num_trials trials that are judged together need a folder of their own"
+  refuse "RESULTS_DIR=$results: holds logs already; $num_trials trials that are judged together need a folder of their own"
 
 mounts=()
 mount "$data_dir" /data readonly

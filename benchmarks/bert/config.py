@@ -363,19 +363,35 @@ def _derived(config: Config) -> Config:
 def main() -> int:
     """Check the environment's configuration and start nothing: exit status 0, or 2 with the problems.
 
-    With the argument `list`, print every variable with its present value, its meaning and what it may be.
+    `list` prints every variable with its present value, its meaning and what it may be; `table` the defaults in
+    Markdown, whatever the environment says.
     """
-    if sys.argv[1:] not in ([], ["list"]):
-        return complain("usage: python -m benchmarks.bert.config [list]", REFUSED)
+    if sys.argv[1:] not in ([], ["list"], ["table"]):
+        return complain("usage: python -m benchmarks.bert.config [list | table]", REFUSED)
+    if sys.argv[1:] == ["table"]:
+        print("\n".join(table()))
+        return 0
     try:
         config = load()
     except ConfigError as error:
         return complain(error, REFUSED)
     for name, variable in VARIABLES.items() if sys.argv[1:] else ():
-        allowed = variable.metadata["check"].allowed
-        meaning = variable.metadata["what"] + (f" ({allowed})" if allowed else "")
-        print(f"{name:28} {getattr(config, variable.name)!s:22} {meaning}")
+        print(f"{name:28} {getattr(config, variable.name)!s:22} {_meaning(variable)}")
     return 0
+
+
+def table() -> list[str]:
+    """Markdown: every variable with its default, its meaning and what it may be."""
+    lines = ["| variable | default | meaning |", "|---|---|---|"]
+    for name, variable in VARIABLES.items():
+        default = int(variable.default) if isinstance(variable.default, bool) else variable.default
+        lines.append(f"| `{name}` | `{default}` | {_meaning(variable)} |")
+    return lines
+
+
+def _meaning(variable: dataclasses.Field[object]) -> str:
+    allowed = variable.metadata["check"].allowed
+    return variable.metadata["what"] + (f" ({allowed})" if allowed else "")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ DOCKER
   chmod +x "$BATS_TEST_TMPDIR"/bin/*
   PATH="$BATS_TEST_TMPDIR/bin:$PATH"
   : >"$FAKE/statuses"
-  unset IMAGE NEXP CONFIG DATA_DIR RESULTS RESULT_FILE GPUS CLEAR_CACHES SEED
+  unset IMAGE NEXP CONFIG DATA_DIR RESULTS_DIR RESULT_FILE GPUS CLEAR_CACHES SEED
 }
 
 teardown() { # what a failed test leaves
@@ -137,7 +137,7 @@ EXPECTED
 @test "paths may hold spaces, quotes, commas, colons and newlines" {
   local odd="$BATS_TEST_TMPDIR/a \"b' ,c:"$'\nd'
   mkdir "$odd"
-  DATA_DIR=$odd RESULTS="$odd/re sults" FAKE_RESULTS="$odd/re sults" launch
+  DATA_DIR=$odd RESULTS_DIR="$odd/re sults" FAKE_RESULTS="$odd/re sults" launch
   [ "$status" -eq 0 ]
   [ -s "$odd/re sults/result_0.txt" ]
   expected=$(printf '%q' "type=bind,\"source=${odd//\"/\"\"}\",target=/data,readonly")
@@ -231,7 +231,7 @@ EXPECTED
   trial | grep -q RESULT_FILE=/results/result_1.txt
   rm "$FAKE/running"
   NEXP=2 launch
-  refused "RESULTS=results/here" "a folder of their own"
+  refused "RESULTS_DIR=results/here" "a folder of their own"
 }
 
 @test "the log of a trial that was killed is ended" {
@@ -248,7 +248,7 @@ EXPECTED
   refused "NEXP=a["
   [ ! -e "$FAKE/ran" ]
   RESULT_FILE=x launch
-  refused "RESULT_FILE=x" "RESULTS"
+  refused "RESULT_FILE=x" "RESULTS_DIR"
   CONFIG=config_absent.sh launch
   refused "CONFIG=./config_absent.sh: no such file" config_CPU_1x2x8x1.sh
   CONFIG=run_with_docker.sh launch

@@ -101,7 +101,7 @@ def command(own: Engine, place: Path, as_root: bool = False, **changed: str) -> 
         del variables[name]
     config = place / "config_tiny.sh"
     config.write_text("".join(f"export {name}={value}\n" for name, value in variables.items()))
-    ours = {"DATA_DIR": f"{place}/data", "RESULTS": f"{place}/results", "CONFIG": str(config), "IMAGE": IMAGE}
+    ours = {"DATA_DIR": f"{place}/data", "RESULTS_DIR": f"{place}/results", "CONFIG": str(config), "IMAGE": IMAGE}
     ours |= {"DOCKER_HOST": own.host, "HOME": str(place), "SECRET_TOKEN": "hush"}
     caller = [] if as_root else ["setpriv", f"--reuid={CALLER}", f"--regid={CALLER}", "--clear-groups"]
     return {

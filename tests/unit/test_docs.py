@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bert.config import VARIABLES
+from benchmarks.bert.config import VARIABLES, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -51,3 +51,9 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 def test_every_variable_that_a_page_sets_or_names_exists(page: Path) -> None:
     named = re.findall(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)(?:=[^`]*)?`", page.read_text("utf-8"))
     assert set(named) <= set(VARIABLES) | SCRIPT_VARIABLES
+
+
+def test_the_page_of_variables_is_what_the_configuration_says() -> None:
+    page = (ROOT / "docs" / "variables.md").read_text("utf-8")
+    assert page.endswith("\n" + "\n".join(table()) + "\n"), "python -m benchmarks.bert.config table"
+    assert page.count("\n| `") == len(VARIABLES)
