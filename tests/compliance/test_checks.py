@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from mlperf_logging.package_checker.seed_checker import SeedChecker
 
+from tests.support.reports import check_of
 from tests.support.submissions import Records, Spoil, abort, change, drop, set_value, write_results
 from tools.verify.finding import Finding, Severity
-from tools.verify.report import Check, Folder
+from tools.verify.report import Folder
 from tools.verify.verify import verify
 
 NUM_RUNS = 10
@@ -33,11 +34,6 @@ def results(whole: Path, tmp_path: Path) -> Path:
 def judge(folder: Path, round_name: str = "5.0.0", *, as_submitted: bool = True) -> Folder:
     (judged,) = verify(folder, round_name=round_name, as_submitted=as_submitted).folders
     return judged
-
-
-def check_of(folder: Folder, name: str) -> Check:
-    (check,) = [check for check in folder.checks if check.name == name]
-    return check
 
 
 # --- seeds

@@ -10,16 +10,8 @@ from pathlib import Path
 import pytest
 
 from mlperf_log_utils import RunLog, close_log
-from tests.support.run_logs import keys_of, only, release, write_full_log
+from tests.support.run_logs import keys_of, only, release, write_log_that_speaks_of_run_stop
 from tests.support.tiny import ROOT
-
-
-@pytest.fixture(scope="module")
-def full_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A passing log; not to be changed."""
-    path = tmp_path_factory.mktemp("full") / "log"
-    write_full_log(path, "open")
-    return path
 
 
 def open_run(path: Path) -> RunLog:
@@ -80,10 +72,6 @@ def test_close_from_the_command_line(tmp_path: Path) -> None:
 def test_a_text_that_looks_like_a_run_stop_closes_nothing(tmp_path: Path) -> None:
     """Known fault 87: only a record's key says what it is."""
     path = tmp_path / "log"
-    log = RunLog(path)
-    log.event("configuration", {"RESULT_FILE": {"value": "results/run_stop.txt", "key": "run_stop"}}, why="run_stop")
-    log._emit("start", "run_start")
-    log.event("tracked_stats", "run_stop", run_stop="run_stop")
-    release(log)
+    write_log_that_speaks_of_run_stop(path)
     assert close_log(path)
     assert keys_of(path) == ["configuration", "run_start", "tracked_stats", "run_stop"]

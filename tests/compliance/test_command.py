@@ -12,24 +12,6 @@ from tests.support.command import FAILED, NOT_JUDGED, PASSED, Verify, run
 from tests.support.submissions import abort, drop, run_records, set_value, write_records, write_results, write_tree
 from tests.support.tiny import clean_environment
 
-
-@pytest.fixture
-def verify(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Verify:
-    return Verify(monkeypatch, capsys)
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    path = tmp_path / "result_0.txt"
-    write_records(path, run_records())
-    return path
-
-
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
-    return write_results(tmp_path / "box" / "bert")
-
-
 # --- exit status by kind of path
 
 

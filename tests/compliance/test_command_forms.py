@@ -15,30 +15,10 @@ from tests.support.submissions import (
     Spoil,
     abort,
     keep_lines,
-    run_records,
     set_value,
     use_placeholder,
-    write_records,
-    write_results,
 )
 from tests.support.tiny import ROOT, clean_environment
-
-
-@pytest.fixture
-def verify(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Verify:
-    return Verify(monkeypatch, capsys)
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    path = tmp_path / "result_0.txt"
-    write_records(path, run_records())
-    return path
-
-
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
-    return write_results(tmp_path / "box" / "bert")
 
 
 def test_json_is_one_document_and_nothing_else(results: Path, verify: Verify) -> None:

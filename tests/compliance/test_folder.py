@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.reports import judge, only
 from tests.support.submissions import (
     SYSTEM,
     Records,
@@ -17,6 +18,7 @@ from tests.support.submissions import (
     drop,
     keep_lines,
     line_of,
+    results_of,
     run_records,
     set_description,
     set_value,
@@ -24,10 +26,8 @@ from tests.support.submissions import (
     use_placeholder,
     write_records,
     write_results,
-    write_tree,
 )
-from tools.verify.finding import Finding, Severity
-from tools.verify.report import Folder
+from tools.verify.finding import Severity
 from tools.verify.verify import verify
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
@@ -49,35 +49,10 @@ SETTINGS = {  # another value that a run may have
 }
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree that stands; not to be changed."""
-    return write_tree(tmp_path_factory.mktemp("whole") / "org")
-
-
-@pytest.fixture
-def root(whole: Path, tmp_path: Path) -> Path:
-    """A tree to be spoiled."""
-    return Path(shutil.copytree(whole, tmp_path / "org"))
-
-
 @pytest.fixture
 def results(root: Path) -> Path:
+    """Those of the tree."""
     return results_of(root)
-
-
-def results_of(root: Path) -> Path:
-    return root / "results" / SYSTEM / "bert"
-
-
-def judge(folder: Path, **options: Any) -> Folder:
-    (judged,) = verify(folder, **options).folders
-    return judged
-
-
-def only(folder: Folder) -> Finding:
-    (finding,) = folder.findings
-    return finding
 
 
 def test_the_whole_tree_and_the_whole_folder_have_no_findings(whole: Path) -> None:

@@ -3,29 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from tests.support.submissions import Records, abort, run_records, write_records, write_results
-from tools.verify.finding import Finding
-from tools.verify.report import Folder
-from tools.verify.verify import verify
-
-
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
-    return write_results(tmp_path / "box" / "bert")
-
-
-def judge(folder: Path, **options: Any) -> Folder:
-    (judged,) = verify(folder, **options).folders
-    return judged
-
-
-def only(folder: Folder) -> Finding:
-    (finding,) = folder.findings
-    return finding
+from tests.support.reports import judge, only
+from tests.support.submissions import Records, abort, run_records, write_records
 
 
 def add_run(folder: Path) -> None:

@@ -29,20 +29,6 @@ CHOICES = {"CLIP": CLIPS, "OPTIMIZER": OPTIMIZERS, "LOADING": (*STRATEGIES,), "I
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Not to be changed."""
-    folder = tmp_path_factory.mktemp("sources")
-    packages.write_sources(folder)
-    return folder
-
-
-@pytest.fixture
-def build(sources: Path, tmp_path: Path) -> Build:
-    """To be spoiled."""
-    return Build(Path(shutil.copytree(sources, tmp_path / "work")))
-
-
-@pytest.fixture(scope="module")
 def built(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Build:
     """Built, and not to be changed."""
     made = Build(Path(shutil.copytree(sources, tmp_path_factory.mktemp("built") / "work")))

@@ -19,20 +19,6 @@ from tests.support.tiny import ROOT
 from tools.package.commit import export
 
 
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Not to be changed."""
-    folder = tmp_path_factory.mktemp("sources")
-    packages.write_sources(folder)
-    return folder
-
-
-@pytest.fixture
-def build(sources: Path, tmp_path: Path) -> Build:
-    """To be spoiled."""
-    return Build(Path(shutil.copytree(sources, tmp_path / "work")))
-
-
 def test_the_working_folder_is_not_in_the_tree(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
     assert build() == 0
     assert "the working folder differs" not in capsys.readouterr().err

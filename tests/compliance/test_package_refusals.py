@@ -24,21 +24,6 @@ from tests.support.tiny import ROOT
 from tools.package.names import PackageError
 from tools.package.results import check_distinct, read_results
 
-
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Not to be changed."""
-    folder = tmp_path_factory.mktemp("sources")
-    packages.write_sources(folder)
-    return folder
-
-
-@pytest.fixture
-def build(sources: Path, tmp_path: Path) -> Build:
-    """To be spoiled."""
-    return Build(Path(shutil.copytree(sources, tmp_path / "work")))
-
-
 Spoil = Callable[[Build], object]
 
 # --- what is refused

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 
-from tests.support import packages
 from tests.support.packages import ORGANISATION, SYSTEM, Build, run_package
 from tests.support.tiny import ROOT
 from tools.package import machine, system
@@ -27,20 +24,6 @@ L3 cache:               32 MiB (1 instance)
 Model name:             Slow One
 NUMA node0 CPU(s):      0-3
 """
-
-
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Not to be changed."""
-    folder = tmp_path_factory.mktemp("sources")
-    packages.write_sources(folder)
-    return folder
-
-
-@pytest.fixture
-def build(sources: Path, tmp_path: Path) -> Build:
-    """To be spoiled."""
-    return Build(Path(shutil.copytree(sources, tmp_path / "work")))
 
 
 # --- the description

@@ -19,7 +19,7 @@ from benchmarks.bert.warm_up import warm_up
 from benchmarks.bert.world import World
 from mlperf_log_utils import Outcome, RunLog
 from tests.support.ranks import run_ranks
-from tests.support.run_logs import ALONE, keys_of, only, optimizer_of, records_of, write_full_log
+from tests.support.run_logs import ALONE, keys_of, only, optimizer_of, records_of
 
 HERE = "tests/compliance/test_run_log.py"
 
@@ -30,14 +30,6 @@ def here() -> int:
     assert frame is not None
     assert frame.f_back is not None
     return frame.f_back.f_lineno
-
-
-@pytest.fixture(scope="module")
-def full_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A passing log; not to be changed."""
-    path = tmp_path_factory.mktemp("full") / "log"
-    write_full_log(path, "open")
-    return path
 
 
 def test_events_come_in_the_rules_order(full_log: Path) -> None:

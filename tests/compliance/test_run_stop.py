@@ -8,17 +8,9 @@ from pathlib import Path
 import pytest
 
 from mlperf_log_utils import RunLog, close_log
-from tests.support.run_logs import keys_of, only, release, write_full_log
+from tests.support.run_logs import keys_of, only, release
 
 HERE = "tests/compliance/test_run_stop.py"
-
-
-@pytest.fixture(scope="module")
-def full_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A passing log; not to be changed."""
-    path = tmp_path_factory.mktemp("full") / "log"
-    write_full_log(path, "open")
-    return path
 
 
 @pytest.mark.parametrize(

@@ -7,40 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.reports import judge
 from tests.support.submissions import (
     EVAL_S,
     INIT_S,
     MINUTES,
     NUM_EVALUATIONS,
     STARTUP_S,
-    SYSTEM,
     abort,
+    results_of,
     run_records,
     set_description,
     write_records,
     write_results,
-    write_tree,
 )
-from tools.verify.report import Folder, Score
-from tools.verify.verify import verify
+from tools.verify.report import Score
 
 COUNTED = [30.0, 31.0, 29.0, 33.0, 30.5, 32.0, 31.5, 30.25]  # of MINUTES, without the fastest 28 and the slowest 34
 MEAN = 30.90625
 SAMPLES = 2_550_016  # to the target, the 17th multiple of 150,000 at the end of its batch of 448
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return write_tree(tmp_path / "org")
-
-
-def results_of(root: Path) -> Path:
-    return root / "results" / SYSTEM / "bert"
-
-
-def judge(folder: Path, **options: int) -> Folder:
-    (judged,) = verify(folder, **options).folders  # type: ignore[arg-type]
-    return judged
 
 
 def score_of(folder: Path) -> Score:

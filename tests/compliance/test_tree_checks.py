@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.support.submissions import (
-    DESCRIBED,
-    SYSTEM,
-    Spoil,
-    set_description,
-    write_tree,
-)
-from tools.verify.finding import Finding, Severity
-from tools.verify.report import Check, Report
+from tests.support.reports import check_of, only
+from tests.support.submissions import CODE, DESCRIBED, SYSTEM, Spoil, set_description
+from tools.verify.finding import Severity
 from tools.verify.verify import verify
-
-CODE = "benchmarks/bert/implementations/harness"
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree that stands; not to be changed."""
-    return write_tree(tmp_path_factory.mktemp("whole") / "org")
-
-
-@pytest.fixture
-def root(whole: Path, tmp_path: Path) -> Path:
-    """A tree to be spoiled."""
-    return Path(shutil.copytree(whole, tmp_path / "org"))
-
-
-def results_of(root: Path) -> Path:
-    return root / "results" / SYSTEM / "bert"
-
-
-def only(report: Report) -> Finding:
-    (finding,) = report.all_findings()
-    return finding
-
-
-def check_of(report: Report, name: str) -> Check:
-    checks = [*report.checks, *(check for folder in report.folders for check in folder.checks)]
-    (check,) = [check for check in checks if check.name == name]
-    return check
 
 
 @pytest.mark.parametrize("field", ["submitter", "division", "status", "number_of_nodes", DESCRIBED[0], DESCRIBED[-1]])

@@ -9,47 +9,20 @@ from typing import Any
 
 import pytest
 
+from tests.support.reports import check_of, only
 from tests.support.submissions import (
     SYSTEM,
     abort,
     describe,
+    results_of,
     set_value,
     write_results,
-    write_tree,
 )
-from tools.verify.finding import Finding, Severity
+from tools.verify.finding import Severity
 from tools.verify.log import UnreadableLogError
-from tools.verify.report import Check, Report
 from tools.verify.verify import verify
 
 ERROR = Severity.ERROR
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree that stands; not to be changed."""
-    return write_tree(tmp_path_factory.mktemp("whole") / "org")
-
-
-@pytest.fixture
-def root(whole: Path, tmp_path: Path) -> Path:
-    """A tree to be spoiled."""
-    return Path(shutil.copytree(whole, tmp_path / "org"))
-
-
-def results_of(root: Path) -> Path:
-    return root / "results" / SYSTEM / "bert"
-
-
-def only(report: Report) -> Finding:
-    (finding,) = report.all_findings()
-    return finding
-
-
-def check_of(report: Report, name: str) -> Check:
-    checks = [*report.checks, *(check for folder in report.folders for check in folder.checks)]
-    (check,) = [check for check in checks if check.name == name]
-    return check
 
 
 def test_results_of_other_benchmarks_are_not_read(root: Path) -> None:

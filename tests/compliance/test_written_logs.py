@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mlperf_log_utils import RunLog
 from tests.support.logs import MARK, without, write
 from tests.support.records import read_records
-from tests.support.run_logs import release, write_full_log
+from tests.support.run_logs import write_full_log, write_log_that_speaks_of_run_stop
 from tools.verify.log import UnreadableLogError, read_log
 from tools.verify.report import Run
 from tools.verify.run import judge
@@ -161,11 +160,7 @@ def test_a_record_is_read_whole(full_logs: dict[str, Path]) -> None:
 def test_the_text_run_stop_inside_another_record_is_no_run_stop(tmp_path: Path) -> None:
     """Known fault 87."""
     path = tmp_path / "log"
-    log = RunLog(path)
-    log.event("configuration", {"RESULT_FILE": {"value": "results/run_stop.txt", "key": "run_stop"}}, why="run_stop")
-    log._emit("start", "run_start")
-    log.event("tracked_stats", "run_stop", run_stop="run_stop")
-    release(log)
+    write_log_that_speaks_of_run_stop(path)
     assert [record.key for record in read_records(path)] == ["configuration", "run_start", "tracked_stats"]
     assert "log.truncated" in {finding.rule.id for finding in verdict(path).findings}
 

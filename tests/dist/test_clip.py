@@ -6,75 +6,39 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.bert.comm.hook import BucketClip
-from benchmarks.bert.config import Config
 from benchmarks.bert.data.batch import synthetic_batch
 from benchmarks.bert.loss import pretraining_loss
 from benchmarks.bert.optim.adam import Adam
 from benchmarks.bert.optim.groups import decay_groups
-from benchmarks.bert.trainer import build_trainer
 from benchmarks.bert.warm_up import warm_up
-from benchmarks.bert.world import World
+from tests.support.clipping import (
+    BUCKET_MB,
+    ONE_BUCKET_MB,
+    SHAPES,
+    Given,
+    Gradients,
+    Recorded,
+    assert_equal,
+    assert_equal_bits,
+    backward,
+    drawn,
+    oracle,
+    take_steps,
+    unreduced,
+)
 from tests.support.ranks import RankFailedError, run_ranks
+from tests.support.trainers import NUM_VOCABULARY, make_trainer
 
-SHAPES = ((7, 5), (30,), (12, 4), (3,), (20, 3), (11,))
-BUCKET_MB = 0.0002  # 209 bytes: several buckets of these shapes
-ONE_BUCKET_MB = 25.0
 CLEAN_STEPS = 4
-
-Gradients = list[Tensor]  # one for each of SHAPES
-
-
-class Given(nn.Module):
-    """A loss whose gradient is what it is given: the derivative of sum(w * g) by w is g."""
-
-    def __init__(self, shapes: Sequence[tuple[int, ...]] = SHAPES) -> None:
-        super().__init__()
-        self.weights = nn.ParameterList(nn.Parameter(torch.full(shape, 0.5)) for shape in shapes)
-
-    def forward(self, gradients: Gradients) -> Tensor:
-        return torch.stack([(w * g).sum() for w, g in zip(self.weights, gradients, strict=True)]).sum()
-
-
-class Recorded(BucketClip):
-    """Keeps which parameters DDP put into which bucket."""
-
-    def __init__(self, ddp: DistributedDataParallel, max_norm: float) -> None:
-        super().__init__(ddp, max_norm)
-        self.numbers = {id(weight): number for number, weight in enumerate(ddp.module.parameters())}
-        self.layout: dict[int, list[int]] = {}
-
-    def clip(self, bucket: dist.GradBucket) -> Tensor:
-        self.layout[bucket.index()] = [self.numbers[id(weight)] for weight in bucket.parameters()]
-        return super().clip(bucket)
 
 
 class Unreduced(Recorded):
-    """The fault that the comparisons of this file must see: every rank keeps its own gradient."""
-
-    def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
-        gradient_P = self.clip(bucket)
-        self._reduced.append(gradient_P)
-        done: Future[Tensor] = Future()
-        done.set_result(gradient_P)
-        return done
-
-
-def drawn(step: int, unit: int, shapes: Sequence[tuple[int, ...]] = SHAPES) -> Gradients:
-    """Gradients of one rank's one micro-batch, the unit of clipping; norms spread over five decades."""
-    rng = np.random.default_rng([step, unit])
-    return [
-        torch.from_numpy((rng.standard_normal(shape) * 10.0 ** rng.uniform(-3, 2)).astype(np.float32))
-        for shape in shapes
-    ]
+    reduce = unreduced
 
 
 def wrapped(
@@ -92,43 +56,13 @@ def discover(ddp: DistributedDataParallel, clip: Recorded) -> None:
     ddp.zero_grad()
 
 
-def backward(ddp: DistributedDataParallel, clip: BucketClip, micro_batches: Sequence[Gradients]) -> Gradients:
-    """One step's averaged gradients; what optimizer.zero_grad() does follows."""
-    ddp.zero_grad()
-    for micro_batch in clip.accumulate(micro_batches):
-        ddp(micro_batch).backward()
-    return [weight.grad.clone() for weight in ddp.module.parameters()]
-
-
-def oracle(units: Sequence[Gradients], layout: dict[int, list[int]], max_norm: float) -> list[np.ndarray]:
-    """Mean over units of each bucket times min(1, c / sqrt(B) / its norm), in float64."""
-    exact = [[gradient.numpy().astype(np.float64) for gradient in unit] for unit in units]
-    threshold = max_norm / math.sqrt(len(layout))
-    total = [np.zeros(gradient.shape) for gradient in exact[0]]
-    for unit in exact:
-        for members in layout.values():
-            norm = math.sqrt(sum(float((unit[number] ** 2).sum()) for number in members))
-            factor = min(1.0, threshold / norm) if norm > 0 else 1.0
-            for number in members:
-                total[number] += factor * unit[number] / len(units)
-    return total
-
-
 def assert_is_oracle(results: Sequence[dict[str, Any]], max_norm: float, num_micro_batches: int = 1) -> None:
     """Every rank's gradients of every step are the oracle's."""
     num_units = len(results) * num_micro_batches
     for rank, result in enumerate(results):
         for step, gradients in enumerate(result["gradients"], start=1):
             expected = oracle([drawn(step, unit) for unit in range(num_units)], result["layout"], max_norm)
-            for number, (ours, theirs) in enumerate(zip(gradients, expected, strict=True)):
-                error = np.abs(ours.numpy() - theirs).max() / max(np.abs(theirs).max(), 1e-12)
-                assert error < 2e-6, f"rank {rank}, step {step}, parameter {number}: relative error {error}"
-
-
-def assert_equal_bits(states: Sequence[Sequence[Tensor]]) -> None:
-    for rank, state in enumerate(states[1:], start=1):
-        for number, (ours, first) in enumerate(zip(state, states[0], strict=True)):
-            assert ours.numpy().tobytes() == first.numpy().tobytes(), f"rank {rank}, tensor {number} differs"
+            assert_equal(gradients, expected, f"rank {rank}, step {step}")
 
 
 def train_given(rank: int, max_norm: float, num_micro_batches: int, kind: type[Recorded] = Recorded) -> dict[str, Any]:
@@ -136,20 +70,12 @@ def train_given(rank: int, max_norm: float, num_micro_batches: int, kind: type[R
     ddp, clip = wrapped(max_norm, kind=kind)
     discover(ddp, clip)
     optimizer = Adam(decay_groups(ddp.module, 0.01), learning_rate=0.1, betas=(0.9, 0.99), epsilon=1e-6)
-    gradients, weights, found = [], [], []
-    for step in range(1, CLEAN_STEPS + 1):
-        units = [drawn(step, rank * num_micro_batches + micro) for micro in range(num_micro_batches)]
-        gradients.append(backward(ddp, clip, units))
-        found.append(float(clip.found_non_finite()))
-        optimizer.step_unless(clip.found_non_finite())
-        weights.append([weight.detach().clone() for weight in ddp.module.parameters()])
-    return {
-        "gradients": gradients,
-        "weights": weights,
-        "found": found,
-        "layout": clip.layout,
-        "num_buckets": clip.num_buckets,
-    }
+    steps = [
+        [drawn(step, rank * num_micro_batches + micro) for micro in range(num_micro_batches)]
+        for step in range(1, CLEAN_STEPS + 1)
+    ]
+    taken = take_steps(ddp, clip, optimizer, steps)
+    return taken | {"layout": clip.layout, "num_buckets": clip.num_buckets}
 
 
 @pytest.mark.parametrize("num_micro_batches", [1, 3])
@@ -382,26 +308,12 @@ def test_a_pass_with_an_undiscovered_bucket_count_raises(careless: Any) -> None:
 
 
 def train_bert(rank: int) -> dict[str, Any]:
-    config = Config(
-        ranks_per_node=2,
-        device="cpu",
-        max_length=32,
-        num_layers=2,
-        hidden_size=32,
-        num_heads=2,
-        ffn_size=64,
-        bucket_mb=0.02,
-        learning_rate=1e-2,
-        max_steps=10,
-        decay_steps=10,
-    )
-    world = World(rank=rank, num_ranks=2, local_rank=rank, ranks_per_node=2, rendezvous=None)
-    trainer = build_trainer(config, world, torch.device("cpu"), seed=3, num_vocabulary=100)
+    trainer, config = make_trainer(rank, 2, num_layers=2, learning_rate=1e-2, max_steps=10)
     warm_up(trainer, config)
     initial = [weight.detach().clone() for weight in trainer.ddp.parameters()]
     weights = []
     for step in (1, 2, 3):
-        batch = synthetic_batch(3, 8 + rank + step, 100, 2)
+        batch = synthetic_batch(3, 8 + rank + step, NUM_VOCABULARY, 2)
         for micro_batch in trainer.gradient.accumulate([batch]):
             pretraining_loss(trainer.ddp(micro_batch), micro_batch).backward()
         trainer.optimizer.set_learning_rate(trainer.learning_rate.at(step))

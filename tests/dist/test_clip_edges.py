@@ -20,7 +20,7 @@ from benchmarks.bert.optim.adam import Adam
 from benchmarks.bert.optim.groups import decay_groups
 from benchmarks.bert.trainer import Trainer
 from tests.dist import test_clip as by_bucket
-from tests.dist.test_clip import BUCKET_MB, Given, Gradients, assert_equal_bits
+from tests.support.clipping import BUCKET_MB, Given, Gradients, assert_equal_bits
 from tests.dist.test_global_clip import CLIPPING, oracle
 from tests.dist.test_precision import MAX_NORM, gradients, make, micro_batches
 from tests.support.ranks import RankFailedError, run_ranks

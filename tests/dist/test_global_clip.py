@@ -12,21 +12,31 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.bert.comm.hook import CLIP_VARIANTS, BucketClip, GlobalClipAfter, GlobalClipBefore
-from benchmarks.bert.config import CLIPS, Config
+from benchmarks.bert.config import CLIPS
 from benchmarks.bert.data.batch import synthetic_batch
 from benchmarks.bert.loss import pretraining_loss
 from benchmarks.bert.optim.groups import decay_groups
 from benchmarks.bert.optim.lamb import Lamb
-from benchmarks.bert.trainer import build_trainer
 from benchmarks.bert.warm_up import warm_up
-from benchmarks.bert.world import World
-from tests.dist import test_clip as by_bucket
-from tests.dist.test_clip import BUCKET_MB, ONE_BUCKET_MB, Given, Gradients, Recorded, assert_equal_bits
+from tests.support import clipping
+from tests.support.clipping import (
+    BUCKET_MB,
+    ONE_BUCKET_MB,
+    Given,
+    Gradients,
+    Recorded,
+    assert_equal,
+    assert_equal_bits,
+    backward,
+    drawn,
+    take_steps,
+    unreduced,
+)
 from tests.support.ranks import run_ranks
+from tests.support.trainers import NUM_VOCABULARY, make_trainer
 
 MAX_NORM = 1.0
 HUGE_NORM = 1e30
@@ -38,7 +48,7 @@ CLIPPING = ("bucket_before", "global_before", "global_after")
 def unit(step: int, number: int) -> Gradients:
     """Gradients of one rank's one micro-batch: within MAX_NORM in some, and alike for all units in every third step."""
     scale = 1e-4 if (step + number) % 2 and step % 3 else 1.0
-    return [gradient * scale for gradient in by_bucket.drawn(step, number if step % 3 else 0)]
+    return [gradient * scale for gradient in drawn(step, number if step % 3 else 0)]
 
 
 class UnreducedBefore(GlobalClipBefore):
@@ -51,14 +61,7 @@ class UnreducedBefore(GlobalClipBefore):
 
 
 class UnreducedAfter(GlobalClipAfter):
-    """The same for the other variant."""
-
-    def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
-        gradient_P = self.clip(bucket)
-        self._reduced.append(gradient_P)
-        done: Future[Tensor] = Future()
-        done.set_result(gradient_P)
-        return done
+    reduce = unreduced
 
 
 def wrapped(kind: type[BucketClip], max_norm: float, bucket_mb: float) -> tuple[DistributedDataParallel, BucketClip]:
@@ -67,7 +70,7 @@ def wrapped(kind: type[BucketClip], max_norm: float, bucket_mb: float) -> tuple[
     clip = kind(ddp, max_norm)
     with clip.discovering():
         for _ in range(2):
-            by_bucket.backward(ddp, clip, [unit(0, 0)])
+            backward(ddp, clip, [unit(0, 0)])
     if isinstance(clip, Recorded):
         clip.layout.clear()
     return ddp, clip
@@ -81,17 +84,11 @@ def train_given(
     for name, kind in kinds.items():
         ddp, clip = wrapped(kind, max_norm, bucket_mb)
         lamb = Lamb(decay_groups(ddp.module, 0.01), learning_rate=0.1, betas=(0.9, 0.99), epsilon=1e-6)
-        gradients, weights, found = [], [], []
-        for step in range(1, STEPS + 1):
-            units = [unit(step, rank * num_micro_batches + micro) for micro in range(num_micro_batches)]
-            gradients.append(by_bucket.backward(ddp, clip, units))
-            found.append(float(clip.found_non_finite()))
-            lamb.step_unless(clip.found_non_finite())
-            weights.append([weight.detach().clone() for weight in ddp.module.parameters()])
-        results[name] = {
-            "gradients": gradients,
-            "weights": weights,
-            "found": found,
+        steps = [
+            [unit(step, rank * num_micro_batches + micro) for micro in range(num_micro_batches)]
+            for step in range(1, STEPS + 1)
+        ]
+        results[name] = take_steps(ddp, clip, lamb, steps) | {
             "num_buckets": clip.num_buckets,
             "layout": clip.layout if isinstance(clip, Recorded) else {},
         }
@@ -127,7 +124,7 @@ def oracle(name: str, units: Sequence[Gradients], layout: dict[int, list[int]], 
         return clipped(averaged(units), max_norm)
     if name == "global_before":
         return averaged([clipped(one, max_norm) for one in units])
-    return by_bucket.oracle(units, layout, max_norm)
+    return clipping.oracle(units, layout, max_norm)
 
 
 def assert_is_oracle(
@@ -140,9 +137,7 @@ def assert_is_oracle(
         for step, gradients in enumerate(of_rank[name]["gradients"], start=1):
             units = [unit(step, number) for number in range(num_units)]
             expected = oracle(of or name, units, of_rank[name]["layout"], max_norm)
-            for number, (ours, theirs) in enumerate(zip(gradients, expected, strict=True)):
-                error = np.abs(ours.numpy() - theirs).max() / max(np.abs(theirs).max(), 1e-12)
-                assert error < 2e-6, f"rank {rank}, step {step}, parameter {number}: relative error {error}"
+            assert_equal(gradients, expected, f"rank {rank}, step {step}")
 
 
 def test_the_configurations_variants_are_those_of_the_hook() -> None:
@@ -259,8 +254,8 @@ def large_and_small(rank: int) -> dict[str, Tensor]:
         local = [torch.tensor([10.0, 0.0]), torch.tensor([0.0, 0.1])][rank]
         with clip.discovering():
             for _ in range(2):
-                by_bucket.backward(ddp, clip, [[local]])
-        results[name] = by_bucket.backward(ddp, clip, [[local]])[0]
+                backward(ddp, clip, [[local]])
+        results[name] = backward(ddp, clip, [[local]])[0]
     return results
 
 
@@ -283,19 +278,15 @@ def train_with_fault(
     """A clean step, one that is faulty on rank 1 alone, two clean ones; without `value` the clean ones alone."""
     ddp, clip = wrapped(CLIP_VARIANTS[name], MAX_NORM, BUCKET_MB)
     lamb = Lamb(decay_groups(ddp.module, 0.01), learning_rate=0.1, betas=(0.9, 0.99), epsilon=1e-6)
-    found, weights = [], []
-    for step in (1, 2, 3, 4):
-        units = [unit(step, rank * num_micro_batches + micro) for micro in range(num_micro_batches)]
-        if step == FAULTY_STEP:
-            if value is None:
-                continue
-            if rank == 1:
-                units[faulty_micro][0][:] = value
-        by_bucket.backward(ddp, clip, units)
-        found.append(float(clip.found_non_finite()))
-        lamb.step_unless(clip.found_non_finite())
-        weights.append([weight.detach().clone() for weight in ddp.module.parameters()])
-    return {"found": found, "weights": weights}
+    steps = {
+        step: [unit(step, rank * num_micro_batches + micro) for micro in range(num_micro_batches)]
+        for step in (1, 2, 3, 4)
+    }
+    if value is None:
+        del steps[FAULTY_STEP]
+    elif rank == 1:
+        steps[FAULTY_STEP][faulty_micro][0][:] = value
+    return take_steps(ddp, clip, lamb, steps.values())
 
 
 def train_with_each_fault(rank: int, num_micro_batches: int) -> dict[str, dict[str, dict[str, Any]]]:
@@ -336,8 +327,8 @@ def zero_on(rank: int) -> dict[tuple[str, int], tuple[Gradients, float]]:
     for name, kind in CLIP_VARIANTS.items():
         ddp, clip = wrapped(kind, MAX_NORM, BUCKET_MB)
         for num_zero in (1, 2):
-            local = [gradient * (rank >= num_zero) for gradient in by_bucket.drawn(1, rank)]
-            results[name, num_zero] = by_bucket.backward(ddp, clip, [local]), float(clip.found_non_finite())
+            local = [gradient * (rank >= num_zero) for gradient in drawn(1, rank)]
+            results[name, num_zero] = backward(ddp, clip, [local]), float(clip.found_non_finite())
     return results
 
 
@@ -353,7 +344,7 @@ def undiscovered(rank: int) -> dict[str, str]:
     for name, kind in CLIP_VARIANTS.items():
         ddp = DistributedDataParallel(Given(), bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True)
         try:
-            by_bucket.backward(ddp, kind(ddp, MAX_NORM), [unit(1, rank)])
+            backward(ddp, kind(ddp, MAX_NORM), [unit(1, rank)])
         except RuntimeError as error:
             errors[name] = str(error)
     return errors
@@ -369,29 +360,13 @@ def train_bert(rank: int) -> dict[str, dict[str, Any]]:
     """Three steps of two micro-batches with each variant and optimizer, as the loop takes them."""
     results = {}
     for name, optimizer in [*((name, "lamb") for name in CLIPS), ("global_after", "adam")]:
-        config = Config(
-            ranks_per_node=2,
-            device="cpu",
-            max_length=32,
-            num_layers=1,
-            hidden_size=32,
-            num_heads=2,
-            ffn_size=64,
-            bucket_mb=0.02,
-            optimizer=optimizer,
-            clip=name,
-            max_norm=0.1,
-            learning_rate=1e-2,
-            max_steps=10,
-            decay_steps=10,
-        )
-        world = World(rank=rank, num_ranks=2, local_rank=rank, ranks_per_node=2, rendezvous=None)
-        trainer = build_trainer(config, world, torch.device("cpu"), seed=3, num_vocabulary=100)
+        changed = {"optimizer": optimizer, "clip": name, "max_norm": 0.1, "learning_rate": 1e-2, "max_steps": 10}
+        trainer, config = make_trainer(rank, 2, **changed)
         warm_up(trainer, config)
         weights = [[weight.detach().clone() for weight in trainer.ddp.parameters()]]
         norms, found = [], 0.0
         for step in (1, 2, 3):
-            batches = [synthetic_batch(3, 8 + 2 * rank + step + micro, 100, 2) for micro in range(2)]
+            batches = [synthetic_batch(3, 8 + 2 * rank + step + micro, NUM_VOCABULARY, 2) for micro in range(2)]
             for batch in trainer.gradient.accumulate(batches):
                 with trainer.precision():
                     loss = pretraining_loss(trainer.ddp(batch), batch)

@@ -25,29 +25,21 @@ from benchmarks.bert.checkpoint.store import (
     read_manifest,
     share_file,
 )
-from benchmarks.bert.comm.hook import CLIP_VARIANTS
-from benchmarks.bert.config import Config
-from benchmarks.bert.data.batch import PackedBatch, synthetic_batch
 from benchmarks.bert.optim import sharded
 from benchmarks.bert.optim.groups import decay_groups
 from benchmarks.bert.optim.sharded import Sharded, deal, state_bytes
-from benchmarks.bert.trainer import OPTIMIZERS, Trainer, build_trainer
+from benchmarks.bert.trainer import OPTIMIZERS, Trainer
 from benchmarks.bert.warm_up import warm_up
-from benchmarks.bert.world import World
 from tests.support.checkpoints import alter_manifest, evaluations, reseal, said, statuses, trial
 from tests.support.ranks import run_ranks
 from tests.support.records import read_records
 from tests.support.tiny import make_tiny_data
+from tests.support.trainers import CASES, Case, make_case, micro_batches
 from tests.unit.test_no_synchronisation import Watch, step_of, warm_trainer
 
-CPU = torch.device("cpu")
-NUM_VOCABULARY = 101
 NUM_STEPS = 5
 PACKED_BELOW = 1000  # elements: of the tiny model's tensors some are sent whole
 
-Case = tuple[str, str, str, int]  # optimizer, clipping, precision, micro-batches
-TIMES: list[tuple[str, int]] = [("fp32", 1), ("fp32", 2), ("fp16", 2)]  # fp16: the first steps overflow
-CASES: list[Case] = [(name, clip, *each) for name in OPTIMIZERS for clip in CLIP_VARIANTS for each in TIMES]
 ON_FOUR: list[Case] = [
     ("adam", "bucket_before", "fp16", 2),
     ("lamb", "global_before", "fp32", 2),
@@ -76,40 +68,10 @@ def test_the_largest_comes_first_and_of_equals_the_first_rank() -> None:
 # --- the same bits
 
 
-def make(rank: int, num_ranks: int, case: Case, **changed: Any) -> tuple[Trainer, Config]:
-    optimizer, clip, precision, count = case
-    values: dict[str, Any] = {
-        "ranks_per_node": num_ranks,
-        "device": "cpu",
-        "max_length": 32,
-        "num_layers": 1,
-        "hidden_size": 32,
-        "num_heads": 2,
-        "ffn_size": 64,
-        "dropout": 0.1,
-        "batch_size": 4,
-        "bucket_mb": 0.02,
-        "decay_steps": 10,
-        "max_norm": 0.1,
-        "learning_rate": 1e-2,
-        "optimizer": optimizer,
-        "clip": clip,
-        "precision": precision,
-        "gradient_accumulation_steps": count,
-        "loss_scale": 2.0**18,
-    }
-    config = Config(**(values | changed))
-    world = World(rank, num_ranks, rank, num_ranks, rendezvous=None)
-    return build_trainer(config, world, CPU, seed=3, num_vocabulary=NUM_VOCABULARY), config
-
-
-def micro_batches(rank: int, step: int, count: int) -> list[PackedBatch]:
-    return [synthetic_batch(2, 8 + 2 * rank + step + micro, NUM_VOCABULARY, 2) for micro in range(count)]
-
-
 def trained(rank: int, num_ranks: int, case: Case, **changed: Any) -> tuple[Trainer, list[dict[str, Tensor]]]:
     """The trainer after some steps, and copies of all its state after each of them."""
-    trainer, config = make(rank, num_ranks, case, **changed)
+    of_these: dict[str, Any] = {"learning_rate": 1e-2, "loss_scale": 2.0**18}  # in fp16 the first steps overflow
+    trainer, config = make_case(rank, num_ranks, case, **of_these, **changed)
     warm_up(trainer, config)
     copies = []
     for step in range(1, NUM_STEPS + 1):

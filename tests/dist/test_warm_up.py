@@ -11,61 +11,24 @@ import torch
 from torch import Tensor
 
 from benchmarks.bert import warm_up as module
-from benchmarks.bert.comm.hook import CLIP_VARIANTS
 from benchmarks.bert.config import Config
-from benchmarks.bert.data.batch import PackedBatch, synthetic_batch
-from benchmarks.bert.trainer import OPTIMIZERS, Trainer, build_trainer
+from benchmarks.bert.trainer import Trainer
 from benchmarks.bert.warm_up import warm_up
-from benchmarks.bert.world import World
 from tests.support.ranks import run_ranks
+from tests.support.trainers import CASES, Case, make_case, micro_batches
 
-NUM_VOCABULARY = 101
 NUM_RANKS = 2
 START_SCALE = 512.0
 
-Case = tuple[str, str, str, int]  # optimizer, clipping, precision, micro-batches
-
-CASES: list[Case] = [
-    (optimizer, clip, precision, count)
-    for optimizer in OPTIMIZERS
-    for clip in CLIP_VARIANTS
-    for precision, count in (("fp32", 1), ("fp32", 2), ("fp16", 2))
-]
-
 
 def make(rank: int, case: Case, **changed: Any) -> tuple[Trainer, Config]:
-    optimizer, clip, precision, count = case
-    values: dict[str, Any] = {
-        "ranks_per_node": NUM_RANKS,
-        "device": "cpu",
-        "max_length": 32,
-        "num_layers": 1,
-        "hidden_size": 32,
-        "num_heads": 2,
-        "ffn_size": 64,
-        "dropout": 0.1,
-        "batch_size": 4,
-        "bucket_mb": 0.02,
-        "decay_steps": 10,
-        "max_norm": 0.1,
-        "optimizer": optimizer,
-        "clip": clip,
-        "precision": precision,
-        "gradient_accumulation_steps": count,
-        "loss_scale": START_SCALE,
-        "loss_scale_growth_steps": 2,  # so that a step of the warm-up that was not put back would show
-    }
-    config = Config(**(values | changed))
-    world = World(rank, NUM_RANKS, rank, NUM_RANKS, rendezvous=None)
-    return build_trainer(config, world, torch.device("cpu"), seed=3, num_vocabulary=NUM_VOCABULARY), config
+    """Its loss scale would grow so soon that a step of the warm-up that was not put back would show."""
+    values: dict[str, Any] = {"loss_scale": START_SCALE, "loss_scale_growth_steps": 2}
+    return make_case(rank, NUM_RANKS, case, **(values | changed))
 
 
 def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
-
-
-def micro_batches(rank: int, count: int) -> list[PackedBatch]:
-    return [synthetic_batch(2, 9 + 2 * rank + micro, NUM_VOCABULARY, 2) for micro in range(count)]
 
 
 def leftovers(trainer: Trainer, before: dict[str, Tensor], generator: Tensor) -> list[str]:
@@ -111,7 +74,7 @@ def look_at(rank: int) -> dict[Case, dict[str, Any]]:
     results = {}
     for case in CASES:
         once, of_once = warmed(rank, case, 1)
-        batches = micro_batches(rank, case[3])
+        batches = micro_batches(rank, 1, case[3])
         generator, num_buckets = torch.get_rng_state(), once.gradient.num_buckets
         losses = [once.step(step, batches).detach() for step in (1, 2, 3)]
         twice, of_twice = warmed(rank, case, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,9 +102,17 @@ def error(ours: Tensor, theirs: np.ndarray) -> float:
     return float(np.linalg.norm(exact(ours) - theirs) / np.linalg.norm(theirs))
 
 
-def differing(weights: Sequence[Tensor], others: Sequence[np.ndarray]) -> tuple[int, ...]:
-    """Which of the tensors are another result, and not one rounded otherwise."""
-    return tuple(n for n, (ours, theirs) in enumerate(zip(weights, others, strict=True)) if error(ours, theirs) > 1e-3)
+def errors(kind: Kind, oracle: Oracle, other: Mapping[str, Any] | None = None, **options: Any) -> list[float]:
+    """Each tensor's after all steps, beside the oracle, which alone takes what `other` says."""
+    weights, gradients = make_weights(), make_gradients()
+    expected = oracle(weights, gradients, **options, **(other or {}))
+    train(make(kind, weights, **options), weights, gradients)
+    return [error(ours, theirs) for ours, theirs in zip(weights, expected, strict=True)]
+
+
+def differing(found: Sequence[float]) -> tuple[int, ...]:
+    """Which of the tensors are another result by these errors, and not one rounded otherwise."""
+    return tuple(number for number, each in enumerate(found) if each > 1e-3)
 
 
 def bits(optimizer: Adam | Layerwise, weights: Sequence[nn.Parameter]) -> list[bytes]:

@@ -63,3 +63,12 @@ def release(log: RunLog) -> None:
     """What the kernel does when the writer is killed."""
     assert log._file
     log._file._stream.close()
+
+
+def write_log_that_speaks_of_run_stop(path: Path) -> None:
+    """Of a writer that was killed: values and metadata say run_stop, no key does."""
+    log = RunLog(path)
+    log.event("configuration", {"RESULT_FILE": {"value": "results/run_stop.txt", "key": "run_stop"}}, why="run_stop")
+    log._emit("start", "run_start")
+    log.event("tracked_stats", "run_stop", run_stop="run_stop")
+    release(log)

@@ -16,6 +16,7 @@ STARTUP_S = 30  # of the run, before it trains at its speed
 EVAL_S = 2
 ORGANISATION = "Example"  # as in tests.support.logs
 SYSTEM = "box"
+CODE = "benchmarks/bert/implementations/harness"  # in the tree
 CODE_FILES = ("README.md", "setup.sh", "init_datasets.sh", "run_and_time.sh", "LICENSE")
 DESCRIBED = (
     "system_name",
@@ -114,14 +115,19 @@ def describe(division: str = "closed") -> dict[str, str]:
 
 def write_tree(root: Path, **fields: Any) -> Path:
     """An organisation's tree that stands; `fields` go to `run_records`. The root."""
-    write_results(root / "results" / SYSTEM / "bert", **fields)
+    write_results(results_of(root), **fields)
     (root / "systems").mkdir()
     (root / "systems" / f"{SYSTEM}.json").write_text(json.dumps(describe(fields.get("division", "closed"))))
-    code = root / "benchmarks" / "bert" / "implementations" / "harness"
+    code = root / CODE
     code.mkdir(parents=True)
     for name in CODE_FILES:
         (code / name).write_text("what it takes\n")
     return root
+
+
+def results_of(root: Path) -> Path:
+    """The folder of the tree's ten results."""
+    return root / "results" / SYSTEM / "bert"
 
 
 # --- single changes

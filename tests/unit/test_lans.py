@@ -22,7 +22,7 @@ from tests.support.optim import (
     Gradients,
     Kind,
     differing,
-    error,
+    errors,
     exact,
     make,
     make_gradients,
@@ -86,11 +86,8 @@ def oracle(
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("betas", [(0.9, 0.98), (0.9, 0.999), (0.0, 0.5)], ids=str)
 def test_fifty_steps_are_those_of_the_formula_in_float64(betas: tuple[float, float], options: dict[str, Any]) -> None:
-    weights, gradients = make_weights(), make_gradients()
-    expected = oracle(weights, gradients, betas=betas, **options)
-    train(make(Lans, weights, betas=betas, **options), weights, gradients)
-    for weight, right in zip(weights, expected, strict=True):
-        assert error(weight, right) < 1e-5
+    for each in errors(Lans, oracle, betas=betas, **options):
+        assert each < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -107,10 +104,7 @@ def test_fifty_steps_are_those_of_the_formula_in_float64(betas: tuple[float, flo
     ids=str,
 )
 def test_another_algorithm_is_seen_by_this_comparison(other: dict[str, Any], others: tuple[int, ...]) -> None:
-    weights, gradients = make_weights(), make_gradients()
-    wrong = oracle(weights, gradients, **other)
-    train(make(Lans, weights), weights, gradients)
-    assert differing(weights, wrong) == others
+    assert differing(errors(Lans, oracle, other)) == others
 
 
 def after_rescaled_gradients(kind: Kind) -> tuple[list[bytes], list[bytes]]:

@@ -11,6 +11,7 @@ from benchmarks.bert.config import load
 from benchmarks.bert.mpi import MpiProcess, announced
 from benchmarks.bert.place import place
 from benchmarks.bert.world import World, WorldError, first_host, from_launcher
+from tests.support.launchers import torchrun
 
 
 def slurm(**changed: str) -> dict[str, str]:
@@ -37,18 +38,6 @@ def slurm_node(node: str = "1") -> dict[str, str]:
         SLURM_NODEID=node,
         SLURM_STEP_TASKS_PER_NODE="1(x2)",
     )
-
-
-def torchrun(**changed: str) -> dict[str, str]:
-    return {
-        "RANK": "3",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "1",
-        "MASTER_ADDR": "n1",
-        "MASTER_PORT": "29500",
-    } | changed
 
 
 def test_a_slurm_task_is_a_rank() -> None:

@@ -5,19 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.bert.world import TORCHRUN, World, WorldError, check_world, from_launcher
-
-
-def torchrun(**changed: str) -> dict[str, str]:
-    """What torchrun sets for the second rank of the second of two nodes."""
-    return {
-        "RANK": "3",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "1",
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "29500",
-    } | changed
+from tests.support.launchers import torchrun
 
 
 def test_torchruns_variables_are_read() -> None:
