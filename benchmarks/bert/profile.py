@@ -26,31 +26,26 @@ from benchmarks.bert.world import World
 class NoProfile(AbstractContextManager["NoProfile"]):
     """Of a run without a window."""
 
-    def tick(self, step: int) -> None: ...
+    def before(self, step: int) -> None: ...
 
     def __exit__(self, *_: object) -> None: ...
 
 
 class ProfileWindow(AbstractContextManager["ProfileWindow"]):
-    """Enter it before the first step, `tick` after each. The trace is written at the window's end or the run's."""
+    """Call `before` each step. The trace is written at the window's end or the run's."""
 
     def __init__(self, config: Config, trainer: Trainer, world: World, num_done: int) -> None:
         """`num_done` steps were taken before, by the run that this one goes on from. Raises ConfigError."""
         self._trainer = trainer
         self._rank = world.rank
-        self._num_done = num_done
         self._start = config.profile_start_step
         self._steps = range(max(self._start, num_done + 1), self._start + config.profile_num_steps)
         self._path = _free_path(config.profile_dir, world.rank)
         self._recording: Generator[None, None, None] | None = None
 
-    def __enter__(self) -> ProfileWindow:
-        self.tick(self._num_done)
-        return self
-
-    def tick(self, step: int) -> None:
-        """The `step`-th step is done."""
-        if step + 1 in self._steps[:1]:
+    def before(self, step: int) -> None:
+        """The `step`-th step begins now, and what is left of the one before ends."""
+        if step in self._steps[:1]:
             self._recording = self._record()
         if self._recording is not None:
             next(self._recording, None)
@@ -90,7 +85,7 @@ class ProfileWindow(AbstractContextManager["ProfileWindow"]):
 
 
 def profile_of(config: Config, trainer: Trainer, world: World, num_done: int) -> NoProfile | ProfileWindow:
-    """What the loop ticks. Raises ConfigError where PROFILE_DIR holds this rank's trace already or cannot be made."""
+    """What the loop calls. Raises ConfigError where PROFILE_DIR holds this rank's trace already or cannot be made."""
     if not config.profile_start_step:
         return NoProfile()
     return ProfileWindow(config, trainer, world, num_done)

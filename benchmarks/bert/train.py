@@ -162,6 +162,7 @@ def run(
         for step, of_ranks in zip(range(start.step + 1, config.max_steps + 1), steps, strict=False):
             check_signals()
             growth.before(step)
+            profile.before(step)
             loss = trainer.step(step, *of_ranks)
             clock.tick()
             progress.step(step, loss)
@@ -169,7 +170,6 @@ def run(
             if outcome.reached:
                 break
             checkpoints.after(step, outcome.accuracies)
-            profile.tick(step)
         else:
             outcome.reason = f"accuracy {config.target_accuracy} not reached within MAX_STEPS={config.max_steps}"
         growth.finish()

@@ -76,7 +76,7 @@ class Trainer:
         self.optimizer.zero_grad()
         self.loss_scale.update(non_finite)
         self.skipped_steps.add_(non_finite)
-        return loss
+        return loss.detach()  # its graph would keep the parameters, which growth may replace
 
     def tensors(self) -> dict[str, Tensor]:
         """What a step changes on all ranks alike, by name: the live tensors themselves. Equal on all ranks.

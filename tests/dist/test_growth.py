@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import weakref
+from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.bert.checkpoint.store import REPLICATED, folder_of
+from benchmarks.bert.growth import follow
+from benchmarks.bert.trainer import Trainer
 from tests.support.ranks import run_trial
 from tests.support.records import read_records
 from tests.support.tiny import make_tiny_data, tiny_environment
@@ -152,6 +158,52 @@ def test_a_run_resumed_in_any_stage_goes_on_bit_for_bit(data: Path, tmp_path: Pa
         shutil.copytree(folder_of(tmp_path / "whole" / "checkpoints", cut), folder_of(folder / "checkpoints", cut))
         run(data, folder, plan, RESUME="yes")
         assert differing(state_after(tmp_path / "whole"), state_after(folder)) == [], cut
+
+
+def test_compiled_kernels_stay_compiled_over_all_stages_and_resuming_is_exact(data: Path, tmp_path: Path) -> None:
+    changed = {"PRECISION": "bf16", "FUSION": "compiled"}
+    [said] = run(data, tmp_path / "whole", FROZEN, num_ranks=1, **changed)
+    assert "recompile_limit" not in said
+    shutil.copytree(folder_of(tmp_path / "whole" / "checkpoints", 3), folder_of(tmp_path / "cut" / "checkpoints", 3))
+    run(data, tmp_path / "cut", FROZEN, num_ranks=1, RESUME="yes", **changed)
+    assert differing(state_after(tmp_path / "whole"), state_after(tmp_path / "cut")) == []
+
+
+def watched() -> Callable[[], list[list[str]]]:
+    """Of each boundary the parameters of the stage before that are still there once the next one is entered."""
+    alive: list[list[str]] = []
+    enter = follow.enter
+
+    def watching(trainer: Trainer, *args: Any, **named: Any) -> None:
+        old = {name: weakref.ref(parameter) for name, parameter in trainer.model.named_parameters()}
+        enter(trainer, *args, **named)
+        alive.append([name for name, each in old.items() if each() is not None])
+
+    follow.enter = watching  # in a process of its own
+    return lambda: alive
+
+
+def test_nothing_of_a_stage_lives_on_in_the_next(data: Path, tmp_path: Path) -> None:
+    own = {"GROWTH": MSLT, "RANKS_PER_NODE": "1", "CHECKPOINT_INTERVAL_STEPS": "0"}
+    [(_, _, alive)] = run_trial([tiny_environment(data, tmp_path / "result.txt", **COMMON | own)], watched)
+    assert alive == [[], [], []]
+
+
+def test_fresh_layers_are_alike_on_all_ranks_and_no_other_trials(data: Path, tmp_path: Path) -> None:
+    rates = {"LEARNING_RATE": "1e-9", "END_LEARNING_RATE": "1e-9"}
+    drawn = {}
+    for seed in ("1", "2"):
+        run(data, tmp_path / seed, "mslt:2,3,4@2,2,4:init=fresh", SEED=seed, **rates)
+        state = weights(state_after(tmp_path / seed))
+        drawn |= {(seed, layer): state[f"layers.{layer}.ffn_in.weight"] for layer in (2, 3)}
+    pairs = combinations(drawn.values(), 2)
+    assert not any(torch.allclose(one, other, atol=1e-6) for one, other in pairs)
+
+
+def test_the_first_step_of_a_stage_has_its_names_in_a_trace(data: Path, tmp_path: Path) -> None:
+    run(data, tmp_path, MSLT, num_ranks=1, PROFILE_START_STEP="3", PROFILE_NUM_STEPS="1", PROFILE_DIR=str(tmp_path))
+    names = {each.get("name") for each in json.loads((tmp_path / "rank_0.json").read_text())["traceEvents"]}
+    assert {"step 3", "forward", "backward", "optimizer", "clip bucket 0"} <= names
 
 
 def test_a_run_without_growth_and_one_of_a_single_stage_are_equal(data: Path, tmp_path: Path) -> None:

@@ -118,14 +118,13 @@ def train(config: Config, rank: int, num_ranks: int, num_done: int = 0, stop_aft
     during = {}
     with profile_of(config, trainer, world, num_done) as profile:
         for step in range(num_done + 1, stop_after + 1):
+            profile.before(step)
             during[step] = len(left_on(trainer)) - len(before)
             batches = [
                 synthetic_batch(3, 8 + rank + step + micro, 100, 2)
                 for micro in range(config.gradient_accumulation_steps)
             ]
             trainer.step(step, batches)
-            if step < stop_after:  # a run that reaches its target leaves the loop before the tick
-                profile.tick(step)
     after = len(left_on(trainer)) - len(before)
     weights = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
     return {"during": during, "after": after, "weights": weights, "num_buckets": trainer.gradient.num_buckets}
@@ -229,9 +228,10 @@ def replacing(rank: int, folder: Path) -> tuple[int, int]:
     old = replace(trainer)
     batch = synthetic_batch(3, 8, 100, 2)
     with profile_of(config, trainer, world, 0) as profile:
+        profile.before(1)
         trainer.step(1, [batch])
         trainer.ddp, trainer.gradient, trainer.optimizer = other.ddp, other.gradient, other.optimizer
-        profile.tick(1)
+        profile.before(2)
         trainer.step(2, [batch])
     return len(left_on(old)), len(left_on(trainer))
 
@@ -248,7 +248,8 @@ def breaking(rank: int, folder: Path) -> tuple[str, int]:
     config = config_of(ranks_per_node=1, profile_dir=folder, profile_start_step=1)
     trainer, world = make(config, rank, 1)
     try:
-        with profile_of(config, trainer, world, 0):
+        with profile_of(config, trainer, world, 0) as profile:
+            profile.before(1)
             trainer.step(1, [None])  # type: ignore[list-item]
     except AttributeError as error:
         return str(error), len(left_on(trainer))

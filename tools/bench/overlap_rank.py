@@ -115,8 +115,8 @@ class Rank:
             dist.barrier()
             with profile_of(config, trainer, self._world, 0) as profile:
                 for step in (1, 2):
+                    profile.before(step)
                     self._step(trainer)
-                    profile.tick(step)
 
     def _trainer(self, config: Config) -> Trainer:
         trainer = build_trainer(config, self._world, _CPU, seed=1, num_vocabulary=_NUM_VOCABULARY)

@@ -21,7 +21,7 @@ from benchmarks.bert.growth.plan import GrowthPlan, LayerDrop, Size, Stage
 from benchmarks.bert.growth.stages import freeze, of_stage, plan_of
 from benchmarks.bert.model.bert import Bert
 from benchmarks.bert.model.layer_drop import keep_layers
-from benchmarks.bert.trainer import Trainer, assemble, initial_model
+from benchmarks.bert.trainer import Trainer, assemble, initial_model, kernels_of, shape_of
 from benchmarks.bert.warm_up import warm_up
 from mlperf_log_utils import RunLog
 
@@ -74,12 +74,14 @@ class Growing:
         self._plan, self._trainer, self._config, self._seed = plan, trainer, config, seed
         self._log, self._say = log, say
         self._number = plan.number_at(max(1, num_done))
+        reset_peak(trainer.device)
         self._announce()
 
     def before(self, step: int) -> None:
         if (number := self._plan.number_at(step)) != self._number:
             self.finish()
-            enter(self._trainer, self._plan.stages[number], self._config, seed=self._seed + number)
+            reset_peak(self._trainer.device)  # so that the stage's peak has that of its boundary
+            enter(self._trainer, self._plan.stages[number], self._config, seed=(self._seed, number))
             self._number = number
             self._announce()
 
@@ -88,7 +90,6 @@ class Growing:
         self._log.event("tracked_stats", {"growth_stage": self._number, "peak_bytes": peak_bytes(self._trainer.device)})
 
     def _announce(self) -> None:
-        reset_peak(self._trainer.device)
         model, gradient = self._trainer.model, self._trainer.gradient
         training = [p for p in model.parameters() if p.requires_grad]
         facts = {
@@ -109,26 +110,43 @@ class Growing:
         )
 
 
-def enter(trainer: Trainer, stage: Stage, config: Config, *, seed: int) -> None:
+def enter(trainer: Trainer, stage: Stage, config: Config, *, seed: tuple[int, int]) -> None:
     """Replace the trainer's model, gradient buckets and optimizer by those of the stage, made of what they hold."""
+    _replace(trainer, stage, config, seed)  # whose locals, the stage before, are gone when the warm-up takes memory
+    trainer.random.turn_to(0)
+    warm_up(trainer, config)
+
+
+def _replace(trainer: Trainer, stage: Stage, config: Config, seed: tuple[int, int]) -> None:
     before = trainer.model
     change = Change(_size_of(before), stage.size, config.norm)
-    with torch.random.fork_rng([]):
-        torch.default_generator.manual_seed(seed)  # alike on all ranks, and not a GPU's, which dropout draws from
-        grown = initial_model(of_stage(config, stage), trainer.device, before.shape.num_vocabulary, is_reader=False)
-    grown.to(trainer.device)
-    drawn = {name: parameter.detach() for name, parameter in grown.named_parameters()}
+    make = _drawn if stage.origin == "fresh" else _empty
+    grown = make(of_stage(config, stage), trainer.device, before.shape.num_vocabulary, seed)
+    tensors = {name: parameter.detach() for name, parameter in grown.named_parameters()}
     weights = {name: parameter.detach() for name, parameter in before.named_parameters()}
-    for name, tensor in grow_weights(stage.origin, weights, change, drawn).items():
-        drawn[name].copy_(tensor)
+    for name, tensor in grow_weights(stage.origin, weights, change, tensors).items():
+        tensors[name].copy_(tensor)
     state = _grown_state(trainer, before, stage, change) if stage.keeps_moments else {}
     freeze(grown, stage)
     trainer.ddp, trainer.gradient, trainer.optimizer = assemble(grown, config, trainer.loss_scale)
     for name, parameter in grown.named_parameters():
         if parameter.requires_grad and name in state:
             trainer.optimizer.state[parameter] = state[name]
-    trainer.random.turn_to(0)
-    warm_up(trainer, config)
+
+
+def _drawn(config: Config, device: torch.device, num_vocabulary: int, seed: tuple[int, int]) -> Bert:
+    """With first weights: alike on all ranks, and no other trial's."""
+    with torch.random.fork_rng([]):
+        # Not a GPU's generator, which dropout draws from.
+        torch.default_generator.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+        return initial_model(config, device, num_vocabulary, is_reader=False).to(device)
+
+
+def _empty(config: Config, device: torch.device, num_vocabulary: int, seed: tuple[int, int]) -> Bert:
+    """With memory for weights that are all yet to come."""
+    with torch.device("meta"):
+        model = Bert(shape_of(config, num_vocabulary), kernels_of(config, device), config.last_layer)
+    return model.to_empty(device=device)
 
 
 def growth_of(

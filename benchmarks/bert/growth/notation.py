@@ -28,6 +28,7 @@ from benchmarks.bert.growth.plan import GrowthPlan, LayerDrop, Size, Stage
 
 NONE = "none"
 _FORM = re.compile(r"([a-z_]+):([^@:]+)@([^:+]+)(\+joint)?((?::[a-z]+=[^:=]+)*)")
+_WHOLE = r"[1-9]\d{0,8}"
 _CHOICES = {
     "init": ("copy", "fresh"),
     "embeddings": ("train", "frozen"),
@@ -64,6 +65,7 @@ def parse(text: str, full: Size, num_steps: int) -> GrowthPlan:
         stages.append(kind.stage(Stage(first, size, keeps_moments=chosen["moments"] == "keep"), before, chosen))
     if joint:
         stages.append(Stage(first_steps[-1], full, keeps_moments=chosen["moments"] == "keep"))
+    _check_rewarm(int(chosen["rewarm"]), [*(stage.first_step for stage in stages), num_steps + 1])
     return GrowthPlan(tuple(stages), rewarm_steps=int(chosen["rewarm"]))
 
 
@@ -136,7 +138,7 @@ _KINDS = {
 
 
 def _sizes(text: str, kind: _Kind, name: str, chosen: Mapping[str, str], full: Size) -> list[Size]:
-    form = r"([1-9]\d*)x([1-9]\d*)" if kind.has_widths else r"([1-9]\d*)"
+    form = rf"({_WHOLE})x({_WHOLE})" if kind.has_widths else rf"({_WHOLE})"
     matches = [re.fullmatch(form, each, re.ASCII) for each in text.split(",")]
     if None in matches:
         example = "3x128,6x128" if kind.has_widths else "3,6,12"
@@ -161,7 +163,7 @@ def _options(text: str, allowed: tuple[str, ...]) -> dict[str, str]:
             raise GrowthError(f"{name} is given twice")
         if name not in allowed:
             raise GrowthError(f"{name}={value} is no option here; there are {', '.join(allowed)}")
-        if name == "rewarm" and not re.fullmatch(r"0|[1-9]\d*", value, re.ASCII):
+        if name == "rewarm" and not re.fullmatch(rf"0|{_WHOLE}", value, re.ASCII):
             raise GrowthError(f"rewarm={value} is no number of steps")
         if name != "rewarm" and value not in _CHOICES[name]:
             raise GrowthError(f"{name}={value}: expected {' or '.join(_CHOICES[name])}")
@@ -171,6 +173,13 @@ def _options(text: str, allowed: tuple[str, ...]) -> dict[str, str]:
             "decoder= belongs to embeddings=frozen: where embeddings train, so does the matrix of the head"
         )
     return chosen
+
+
+def _check_rewarm(rewarm_steps: int, first_steps: list[int]) -> None:
+    """The rate is to come back to the schedule's before it falls again."""
+    lengths = [after - before for before, after in pairwise(first_steps)]
+    if rewarm_steps > min(lengths[1:], default=rewarm_steps):
+        raise GrowthError(f"rewarm={rewarm_steps}: a stage has {min(lengths[1:])} steps; expected at most as many")
 
 
 def _first_steps(text: str, num_stages: int, num_steps: int, *, leaves_rest: bool) -> list[int]:
@@ -194,7 +203,7 @@ def _first_steps(text: str, num_stages: int, num_steps: int, *, leaves_rest: boo
 
 
 def _in_steps(parts: list[str], num_steps: int) -> list[int]:
-    if all(re.fullmatch(r"[1-9]\d*", part, re.ASCII) for part in parts):
+    if all(re.fullmatch(_WHOLE, part, re.ASCII) for part in parts):
         return [int(part) for part in parts]
     if not all(re.fullmatch(r"0?\.\d+", part, re.ASCII) for part in parts):
         raise GrowthError(f"{','.join(parts)!r}: expected fractions below 1, or whole numbers of steps, not both")

@@ -53,6 +53,11 @@ def _bias_add(x_QH: Tensor, bias_H: Tensor, residual_QH: Tensor, p: float, scale
     return residual_QH + scale * F.dropout(x_QH.float() + bias_H, p)
 
 
+# Of a compiled function: each stage of growth has other widths and other tensors that need a gradient. Beyond the limit
+# torch would run it uncompiled from then on, with other roundings than a run that goes on from a checkpoint.
+_MOST_VARIANTS = 64
+
+
 def _find_compiler() -> None:
     from torch._inductor.cpp_builder import get_cpp_compiler  # seconds, which only this choice is to cost
     from torch._inductor.exc import InvalidCxxCompiler
@@ -70,6 +75,7 @@ def compiled(device: torch.device) -> tuple[LinearGelu, LinearAddNorm]:
     if device.type == "cpu":
         _find_compiler()
     config.optimize_ddp = False  # these are parts of what DDP wraps: they are not to be cut along its buckets
+    config.recompile_limit = _MOST_VARIANTS
     bias_gelu, bias_add_norm = torch.compile(_bias_gelu), torch.compile(_bias_add_norm)
 
     def linear_gelu(linear: nn.Linear, x_QH: Tensor) -> Tensor:

@@ -40,7 +40,12 @@ def check(log: Log, ruleset: str) -> Iterator[Finding]:
 
 
 def _pace(log: Log) -> Iterator[Finding]:
-    """Between evaluations; published logs differ by at most a fifth, and a clock that starts late shows as speed."""
+    """Between evaluations; published logs differ by at most a fifth, and a clock that starts late shows as speed.
+
+    A model that grows is faster while it is small.
+    """
+    if _grows(log):
+        return
     start = log.first("run_start")
     points = [(start, 0.0)] if start else []
     points += [(record, samples) for record in log.evaluations if (samples := samples_of(record)) is not None]
@@ -62,6 +67,12 @@ def _pace(log: Log) -> Iterator[Finding]:
             line=record.line,
             text=shorten(record.text),
         )
+
+
+def _grows(log: Log) -> bool:
+    configuration = log.value("configuration")
+    growth = configuration.get("GROWTH") if isinstance(configuration, dict) else None
+    return isinstance(growth, dict) and growth.get("value", "none") != "none"
 
 
 def _unit(log: Log) -> Iterator[Finding]:
