@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import io
+import os
 import re
 import signal
 import sys
@@ -18,7 +21,11 @@ from benchmarks.bert.config import load
 from tests.support.trials import write_trial
 from tools.trial import LOG, OWN, Evaluations, RefusedTrialError, Trial, TrialError, checked, read_trial
 from tools.tune import __main__ as command
-from tools.tune.ranges import Range, RangeError, check_apart, default_ranges, parse_range, parse_set
+from tools.tune.choices import Choice
+from tools.tune.names import RangeError
+from tools.tune.options import check_apart, parse_range, parse_ranges, parse_set, parse_sets
+from tools.tune.plan import Plan
+from tools.tune.ranges import Range, default_ranges
 
 needs_optuna = pytest.mark.skipif(
     importlib.util.find_spec("optuna") is None, reason="needs Optuna: pip install -r requirements-tune.txt"
@@ -34,6 +41,13 @@ BASE = {
     "WARMUP_STEPS": "10",
 }
 BEST_RATE = 4e-3
+SIZES = {"NUM_LAYERS": "4", "HIDDEN_SIZE": "16", "NUM_HEADS": "2", "FFN_SIZE": "64", "DECAY_STEPS": "160"}
+SPLIT = "mslt:2,4@{first},0.05+joint:embeddings={embeddings}"
+OF_GROWTH = (  # of trials that all take 1,200 samples, 150 steps
+    *(word for name, value in SIZES.items() for word in ("--set", f"{name}={value}")),
+    *("--set", f"LEARNING_RATE={BEST_RATE}", "--set", f"GROWTH={SPLIT}", "--pruner", "none"),
+    *("--range", "first=0.1:0.8", "--range", "embeddings=frozen|train"),
+)
 RANGES = ("--range", "LEARNING_RATE=1e-4:1e-1:log", "--range", "WARMUP_STEPS=1:50")
 
 
@@ -203,6 +217,24 @@ def test_a_killed_study_goes_on_as_if_it_had_not_been(tune: Callable[..., int], 
 
 
 @needs_optuna
+@pytest.mark.parametrize("killed_at", [2, 12])
+def test_a_killed_study_of_choices_and_placeholders_goes_on_too(
+    tune: Callable[..., int], runs: Runs, killed_at: int
+) -> None:
+    arguments = (*OF_GROWTH, "--range", "CLIP=none|global_after", "--trials", 14)
+    tune(*arguments, study="whole")
+    whole = list(runs.started)
+    assert len({(each["CLIP"], each["GROWTH"].partition("=")[2]) for each in whole}) == 4
+    runs.started.clear()
+    runs.killed_at = killed_at
+    with pytest.raises(Killed):
+        tune(*arguments)
+    assert tune(*arguments) == 0
+    assert runs.started[killed_at - 1] == runs.started[killed_at]
+    assert runs.started[:killed_at] + runs.started[killed_at + 1 :] == whole
+
+
+@needs_optuna
 def test_a_finished_study_runs_nothing(tune: Callable[..., int], runs: Runs) -> None:
     tune(*RANGES, "--trials", 5)
     runs.started.clear()
@@ -242,6 +274,7 @@ def test_values_that_do_not_go_together_are_a_bad_trial_not_an_end(
         pytest.param(("--set", "BATCH_SIZE=16"), "BATCH_SIZE is 8, here it is 16", id="base"),
         pytest.param(("--seeds", "2"), r"seeds is \[1\], here it is \[2\]", id="seeds"),
         pytest.param(("--range", "BETA_2=0.9:0.99"), "--range BETA_2 is not set", id="ranges"),
+        pytest.param(("--range", "CLIP=none|global_after"), "--range CLIP is not set", id="choice"),
     ],
 )
 def test_a_study_of_another_configuration_is_refused(
@@ -352,6 +385,177 @@ def test_a_log_that_cannot_be_read_is_one_error_with_its_file(
     assert f"error: {log}: cannot read the log" in capsys.readouterr().err
 
 
+# --- growth plans
+
+
+@needs_optuna
+def test_the_best_split_is_the_cheapest_of_those_that_need_equal_samples(
+    tune: Callable[..., int], runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tools.tune.worth import worth
+
+    out = tmp_path / "config_best.sh"
+    assert tune(*OF_GROWTH, "--trials", 10, "--out", out) == 0
+    costs = {variables["GROWTH"]: worth(checked(variables), 1_200) for variables in runs.started}
+    cheapest = min(costs, key=costs.__getitem__)
+    assert cheapest != runs.started[0]["GROWTH"]  # which would be the best by samples alone
+    assert load({"CONFIG": str(out)}).growth == cheapest
+    assert f"export GROWTH={cheapest} # tuned\n" in out.read_text()
+    assert "export HIDDEN_SIZE=16\n" in out.read_text()
+    said = f"{costs[cheapest]:,.0f} samples' worth (1,200 samples)"
+    assert f"tuned: {said} to target" in out.read_text()
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
+    assert said in rows[0]
+
+
+@needs_optuna
+def test_without_growth_samples_are_worth_themselves_exactly() -> None:
+    from tools.tune.worth import worth
+
+    for batch_size in (1, 3, 7, 49):
+        config = checked({**BASE, "BATCH_SIZE": str(batch_size)})
+        assert all(worth(config, samples) == samples for samples in range(1, 500))
+    assert any(samples / 49 * 49 != samples for samples in range(1, 500))  # as it would be the plain way
+
+
+@needs_optuna
+def test_samples_of_a_cheap_stage_are_worth_its_share(tmp_path: Path) -> None:
+    from benchmarks.bert.growth.relative import stage_cost
+    from benchmarks.bert.growth.stages import plan_of
+    from tools.tune.worth import worth
+
+    (tmp_path / "vocab.txt").write_text("word\n" * 104)
+    config = checked({**BASE, **SIZES, "GROWTH": "mslt:2,4@0.25,0.25+joint", "DATA_DIR": str(tmp_path)})
+    costs = [stage_cost(config, stage, 104) for stage in plan_of(config).stages]
+    assert costs[1] < costs[2] == 1
+    assert worth(config, 320) == pytest.approx(320 * costs[0])
+    assert worth(config, 480) == pytest.approx(320 * costs[0] + 160 * costs[1])
+    assert worth(config, 1_000) == pytest.approx(320 * costs[0] + 320 * costs[1] + 360)
+
+
+@needs_optuna
+def test_where_all_trials_are_refused_the_last_refusal_is_said(
+    tune: Callable[..., int], runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = (*OF_GROWTH[:-4], "--range", "first=0.96:0.99", "--range", "embeddings=frozen|train")
+    assert tune(*bad, "--trials", 3) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(r"error: all 3 trials were refused .* \+joint needs a part of the run", last)
+    assert runs.started == []
+
+
+@needs_optuna
+def test_one_trial_that_ran_is_not_all_refused(
+    tune: Callable[..., int], runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heads = ("--set", "HIDDEN_SIZE=96", "--set", "LEARNING_RATE=0.1", "--range", "NUM_HEADS=1:16")
+    assert tune(*heads, "--trials", 10) == 1
+    error = capsys.readouterr().err
+    assert "must be a multiple of NUM_HEADS" in error
+    assert error.splitlines()[-1].startswith("error: no trial reached the target")
+    assert runs.started
+
+
+@needs_optuna
+@pytest.mark.parametrize("pruner", ["median", "halving"])
+@pytest.mark.parametrize(
+    "growth",
+    [
+        pytest.param(("--range", "GROWTH=none|mslt:2,4@0.2,0.2+joint"), id="choice"),
+        pytest.param(("--set", "GROWTH=mslt:2,4@{a},0.2+joint", "--range", "a=0.1:0.5"), id="placeholder"),
+    ],
+)
+def test_pruners_that_compare_equal_samples_are_refused_with_growth(
+    tune: Callable[..., int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    growth: tuple[str, ...],
+    pruner: str,
+) -> None:
+    assert tune(*growth, "--pruner", pruner) == 2
+    assert re.search(rf"--pruner {pruner}: .* equal samples.*; use --pruner none", capsys.readouterr().err)
+    assert not (tmp_path / "study").exists()
+
+
+# --- placeholders
+
+
+def plan_with(value: str, *ranges: str) -> Plan:
+    base = {**BASE, **SIZES, "GROWTH": value}
+    return Plan(base, parse_ranges(ranges, base), [1])
+
+
+def test_placeholders_are_filled_with_the_values_that_are_tried() -> None:
+    plan = plan_with(SPLIT, "first=0.1:0.5", "embeddings=frozen|train", "BETA_2=0.9:0.99")
+    variables = plan.variables({"first": 0.123456, "embeddings": "train", "BETA_2": 0.95})
+    assert variables["GROWTH"] == "mslt:2,4@0.1235,0.05+joint:embeddings=train"
+    assert variables["BETA_2"] == "0.95"
+    assert "first" not in variables
+    assert plan.tuned() == {"GROWTH", "BETA_2"}
+
+
+def test_a_range_of_the_variable_itself_is_in_place_of_the_bases_placeholders() -> None:
+    plan = plan_with(SPLIT, "GROWTH=none|mslt:2,4@0.1,0.1+joint")
+    assert plan.variables({"GROWTH": "none"})["GROWTH"] == "none"
+
+
+def test_what_is_tried_is_part_of_the_studys_identity() -> None:
+    plans = [
+        plan_with("mslt:2,4@{a},0.1+joint", "a=1:2"),
+        plan_with("mslt:2,4@{a},0.1+joint", "a=1.0:2.0"),
+        plan_with("mslt:2,4@{a},0.1+joint", "a=1|2"),
+        plan_with("mslt:2,4@{a},0.1+joint", "a=2|1"),
+        plan_with("mslt:2,4@{a},0.2+joint", "a=1:2"),
+    ]
+    identities = [plan.identity() for plan in plans]
+    assert all(one != other for index, one in enumerate(identities) for other in identities[:index])
+
+
+@pytest.mark.parametrize(
+    ("base", "ranges", "words"),
+    [
+        pytest.param(
+            {"GROWTH": SPLIT}, ["first=0.1:0.5"], r"no range for \{embeddings\}; .*embeddings=", id="no range"
+        ),
+        pytest.param({"GROWTH": SPLIT}, [], r"no range for \{first\}, \{embeddings\}", id="no ranges at all"),
+        pytest.param(
+            {"GROWTH": SPLIT},
+            ["firs=0.1:0.5"],
+            "firs: unknown variable; .*a placeholder is a lower-case name .*; in use: first, embeddings",
+            id="unknown",
+        ),
+        pytest.param({}, ["first=0.1:0.5"], "first: unknown variable; .*nor is it a placeholder in use", id="not used"),
+        pytest.param(
+            {"TARGET_ACCURACY": "{a}"}, ["a=0.1:0.5"], "TARGET_ACCURACY: .*must be fixed", id="in what must be fixed"
+        ),
+        pytest.param({"GROWTH": "{a}"}, ["a=x:2"], "expected numbers", id="no number"),
+        pytest.param({"GROWTH": "{a}"}, ["a=2:1"], "must be below", id="low above high"),
+        pytest.param({"GROWTH": "{a}"}, ["a=1"], "expected NAME=low:high", id="one end"),
+        pytest.param({"GROWTH": "{a}"}, ["a=x|x"], "'x' given twice", id="equal values"),
+    ],
+)
+def test_placeholders_and_ranges_belong_together(base: dict[str, str], ranges: list[str], words: str) -> None:
+    with pytest.raises(RangeError, match=words):
+        parse_ranges(ranges, base)
+
+
+@needs_optuna
+def test_the_base_file_may_hold_placeholders_and_is_checked_but_for_them(
+    tune: Callable[..., int], runs: Runs, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = "".join(f"export {name}={value}\n" for name, value in SIZES.items())
+    ranges = ("--range", "first=0.1:0.8", "--range", "embeddings=frozen|train", "--pruner", "none", "--trials", 3)
+    config.write_text(f"{config.read_text()}{own}export GROWTH='{SPLIT}'\nexport LAMB_BIAS_CORRECTION='{{on}}'\n")
+    assert tune(*ranges, "--range", "on=0|1", "--set", f"LEARNING_RATE={BEST_RATE}") == 0
+    assert len(runs.started) == 3
+    config.write_text(f"{config.read_text()}export BETA_2=2\n")
+    assert tune(*ranges, "--range", "on=0|1", study="other") == 2
+    error = capsys.readouterr().err
+    assert f"BETA_2=2.0 (from {config})" in error
+    assert "GROWTH" not in error.splitlines()[-1]
+    assert not (tmp_path / "other").exists()
+
+
 # --- input
 
 
@@ -371,6 +575,18 @@ def test_a_log_that_cannot_be_read_is_one_error_with_its_file(
         pytest.param("BETA_2=0.9:1.0", "from 0.0 to below 1.0", id="not allowed"),
         pytest.param("SEED=1:5", "must be fixed", id="seed"),
         pytest.param("TARGET_ACCURACY=0.1:0.2", "must be fixed", id="target"),
+        pytest.param("WARMUP_STEPS=1_0:20", "expected whole numbers", id="not the configuration's number"),
+        pytest.param("OPTIMIZER=sgd|adam|sdg", "'sgd', 'sdg'; OPTIMIZER must be one of adam, lamb", id="choices"),
+        pytest.param("BETA_2=0.9|1.0|2", "'1.0', '2'; BETA_2 must be from 0.0", id="numbers as choices"),
+        pytest.param("WARMUP_STEPS=1|x|1.5", "'x', '1.5'; expected whole numbers", id="no number as a choice"),
+        pytest.param("LEARNING_RATE=1e-3|inf", "'inf'; expected finite numbers", id="infinite choice"),
+        pytest.param("CUDA_GRAPHS=0|yes", "'yes'; expected 0 or 1", id="no switch"),
+        pytest.param("LEARNING_RATE=1e-3|0.001", "'0.001' given twice", id="equal numbers"),
+        pytest.param("OPTIMIZER=adam|lamb|adam", "'adam' given twice", id="equal choices"),
+        pytest.param("OPTIMIZER=adam|", "a value is empty", id="empty choice"),
+        pytest.param("GROWTH=none|mslt:2,4@{a},0.1", "with a placeholder", id="placeholder in a choice"),
+        pytest.param("RESUME=no|if_any", "must be fixed, each trial has its own", id="a trial's own"),
+        pytest.param("DATA_DIR=a|b", "must be fixed", id="data"),
     ],
 )
 def test_a_bad_range_is_refused_with_what_would_do(text: str, words: str) -> None:
@@ -384,10 +600,28 @@ def test_a_bad_range_is_refused_with_what_would_do(text: str, words: str) -> Non
         pytest.param("LEARNING_RATE=1e-4:1e-2:log", Range("LEARNING_RATE", 1e-4, 1e-2, True), id="log"),
         pytest.param("WARMUP_STEPS=10:200", Range("WARMUP_STEPS", 10, 200), id="whole"),
         pytest.param("BETA_2=0.9:0.999", Range("BETA_2", 0.9, 0.999), id="fraction"),
+        pytest.param("OPTIMIZER=adam|lamb", Choice("OPTIMIZER", ("adam", "lamb")), id="choice"),
+        pytest.param("CUDA_GRAPHS=0|1", Choice("CUDA_GRAPHS", ("0", "1")), id="switch"),
+        pytest.param(
+            "GROWTH=none|mslt:2,4@0.2,0.3+joint:init=fresh|x",
+            Choice("GROWTH", ("none", "mslt:2,4@0.2,0.3+joint:init=fresh", "x")),
+            id="only the bar separates",
+        ),
+        pytest.param("a=1:20", Range("a", 1, 20), id="placeholder"),
+        pytest.param("a=x|y:z", Choice("a", ("x", "y:z")), id="placeholder's choice"),
     ],
 )
-def test_a_good_range_is_read(text: str, expected: Range) -> None:
-    assert parse_range(text) == expected
+def test_a_good_range_is_read(text: str, expected: Range | Choice) -> None:
+    given = parse_range(text, placeholders=["a"])
+    assert given == expected
+    assert parse_range(given.text, placeholders=["a"]) == expected
+
+
+def test_a_placeholder_is_whole_where_both_ends_are_written_so() -> None:
+    for text, is_whole in (("a=1:20", True), ("a=1.0:20", False), ("a=1:20.0", False), ("a=1e0:20", False)):
+        given = parse_range(text, placeholders=["a"])
+        assert isinstance(given, Range)
+        assert given.is_whole == is_whole
 
 
 @pytest.mark.parametrize(
@@ -396,6 +630,11 @@ def test_a_good_range_is_read(text: str, expected: Range) -> None:
         pytest.param(Range("BETA_2", 0.9, 0.999), 0.98765432, "0.9877", id="four digits"),
         pytest.param(Range("BETA_2", 0.9, 0.99999), 0.99998, "0.99998", id="never out of the range"),
         pytest.param(Range("WARMUP_STEPS", 0, 99_999), 12_345, "12345", id="whole numbers keep all"),
+        pytest.param(Range("LEARNING_RATE", 1e-6, 0.1), 1.23456e-5, "1.235e-05", id="a variable's exponent"),
+        pytest.param(Range("a", 1e-6, 0.1), 1.23456e-5, "0.00001235", id="no exponent of a small placeholder"),
+        pytest.param(Range("a", 0.5, 99_999.0), 12_345.6, "12350", id="nor of a large one"),
+        pytest.param(Range("a", 0.1, 0.99999), 0.99998, "0.99998", id="nor out of its range"),
+        pytest.param(Range("a", 1, 99_999), 12_345, "12345", id="a whole placeholder keeps all"),
     ],
 )
 def test_a_value_is_short_but_in_its_range(given: Range, value: float, text: str) -> None:
@@ -430,6 +669,12 @@ def test_a_setting_needs_a_known_name() -> None:
         parse_set("DATA_DIR")
 
 
+def test_a_setting_is_given_once() -> None:
+    assert parse_sets(["BETA_2=0.9", "BETA_1=0.8"]) == {"BETA_2": "0.9", "BETA_1": "0.8"}
+    with pytest.raises(RangeError, match="BETA_2 is given twice"):
+        parse_sets(["BETA_2=0.9", "BETA_1=0.8", "BETA_2=0.9"])
+
+
 def test_what_each_trial_sets_itself_cannot_be_set() -> None:
     for name in ("SEED", *sorted(OWN)):
         with pytest.raises(RangeError, match=f"each trial has its own {name}; "):
@@ -443,6 +688,14 @@ def test_what_each_trial_sets_itself_cannot_be_set() -> None:
         pytest.param(("--config", "absent.sh"), "absent.sh", id="no file"),
         pytest.param(("--range", "CLIP=1:2"), "not a number", id="range"),
         pytest.param(("--set", "SEED=99"), "use --seeds", id="seed"),
+        pytest.param(("--set", "BETA_2=0.9", "--set", "BETA_2=0.99"), "BETA_2 is given twice", id="set twice"),
+        pytest.param(("--range", "OPTIMIZER=sgd|adam"), "OPTIMIZER must be one of", id="choice"),
+        pytest.param(("--set", "GROWTH=mslt:2,4@{a},0.1+joint"), "no range for {a}", id="placeholder"),
+        pytest.param(
+            ("--set", "GROWTH={a}", "--range", "a=1:2", "--set", "BETA_2=2"),
+            "BETA_2=2",
+            id="value beside a placeholder",
+        ),
         pytest.param(("--set", "RESULT_FILE=x.txt"), "lies in --study", id="result file"),
         pytest.param(("--set", "CUDA_GRAPHS=1", "--set", "RANKS_PER_NODE=2"), "as one process", id="one process"),
         pytest.param(("--set", "LOADING=stratified_local", "--set", "NUM_NODES=2"), "LOADING", id="one node"),
@@ -461,6 +714,19 @@ def test_bad_input_is_one_error_and_makes_no_folder(
     assert words in error
     assert error.count("error: ") == 1
     assert not (tmp_path / "study").exists()
+
+
+@needs_optuna
+def test_a_full_disk_under_standard_output_is_named(
+    tune: Callable[..., int], runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert tune(*RANGES, "--trials", 1) == 1
+    assert "error: standard output: No space left" in capsys.readouterr().err
 
 
 def test_without_optuna_the_remedy_is_said(

@@ -1,5 +1,7 @@
 """Find the values of variables with which a configuration needs the fewest samples to its target.
 
+With GROWTH, what counts is how many samples of the whole model cost as much.
+
 Every trial is a whole training run, one process on this machine that acts as all of the configuration's ranks. A study
 goes on where it was stopped or killed. Exit status: 0 found, 1 no trial reached the target or a run broke, 2 refused.
 """
@@ -12,11 +14,15 @@ import sys
 from pathlib import Path
 
 from benchmarks.bert.complaint import FAILED, REFUSED, complain
-from benchmarks.bert.config import VARIABLES
+from benchmarks.bert.config import VARIABLES, ConfigError, exports_in
 from benchmarks.bert.files import atomic_write
 from benchmarks.bert.shutdown import end
-from tools.trial import RefusedTrialError, TrialError, as_one_process, checked, exports_of, only_user
-from tools.tune.ranges import Range, RangeError, check_apart, default_ranges, parse_range, parse_set
+from tools.trial import RefusedTrialError, TrialError, as_one_process, checked, only_user
+from tools.tune.names import RangeError
+from tools.tune.options import check_apart, parse_ranges, parse_sets
+from tools.tune.placeholders import without
+from tools.tune.plan import Plan, check_pruner
+from tools.tune.ranges import default_ranges
 
 _OF_A_TRIAL = ("SEED", "RESULT_FILE")  # what a file says of them is of one run
 
@@ -26,13 +32,10 @@ def main() -> int:
     if importlib.util.find_spec("optuna") is None:
         return complain("tools.tune needs Optuna, which is not there: pip install -r requirements-tune.txt", REFUSED)
     try:
-        fixed = dict(map(parse_set, options.set))
-        base = _base(options.config, fixed)
-        as_one_process(base)  # or each trial would be refused, after the other
-        ranges = _ranges(options.range, fixed, base)
+        plan = _plan(options)
         with only_user(options.study):
-            return _tune(options, base, ranges)
-    except (RangeError, RefusedTrialError) as error:
+            return _tune(options, plan)
+    except (RangeError, ConfigError, RefusedTrialError) as error:
         return complain(error, REFUSED)
     except TrialError as error:
         return complain(error, FAILED)
@@ -42,37 +45,58 @@ def main() -> int:
         return complain("stopped; the same command goes on", 130)
 
 
-def _tune(options: argparse.Namespace, base: dict[str, str], ranges: list[Range]) -> int:
+def _tune(options: argparse.Namespace, plan: Plan) -> int:
     from tools.tune import report, study  # which need Optuna
 
-    plan = study.Plan(base, ranges, options.seeds, options.pruner, options.sampler_seed)
     with study.named_errors(options.study):
         found = study.open_study(options.study, plan)
         study.run_study(
             found, plan, options.study, num_trials=options.trials, jobs=options.jobs, threads=options.threads, say=_say
         )
-        print(report.table(found))
+        _write(f"{report.table(found)}\n")
         first = report.best(found)
     if first is None:
-        return complain("no trial reached the target; widen the ranges, raise MAX_STEPS or --trials", FAILED)
-    text = report.config_file(options.config.name, plan.variables(first.params), first, len(options.seeds))
-    print(f"\n{text}", end="")
+        return complain(report.why_none(found), FAILED)
+    text = report.config_file(options.config.name, plan, first)
+    _write(f"\n{text}")
     if options.out:
         with atomic_write(options.out) as temporary:
             temporary.write_text(text, "utf-8")
     return 0
 
 
+def _plan(options: argparse.Namespace) -> Plan:
+    """Raises RangeError, ConfigError and RefusedTrialError for all that would keep every trial from running."""
+    fixed = parse_sets(options.set)
+    base = _base(options.config, fixed)
+    as_one_process(without(base))  # or each trial would be refused, after the other
+    ranges = parse_ranges(options.range, base) or default_ranges(checked(base), but=list(fixed))
+    check_apart(ranges, fixed)
+    plan = Plan(base, ranges, options.seeds, options.pruner, options.sampler_seed)
+    check_pruner(plan)
+    return plan
+
+
 def _base(path: Path, fixed: dict[str, str]) -> dict[str, str]:
     """The variables that the file and `fixed` set, without those that each trial has its own of."""
-    return {name: value for name, value in {**exports_of(path), **fixed}.items() if name not in _OF_A_TRIAL}
+    in_file = exports_in(path)
+    checked({name: _default(name) for name in in_file.keys() - without(in_file).keys()}, path)
+    return {name: value for name, value in {**in_file, **fixed}.items() if name not in _OF_A_TRIAL}
 
 
-def _ranges(given: list[str], fixed: dict[str, str], base: dict[str, str]) -> list[Range]:
-    config = checked(base)
-    ranges = [parse_range(text) for text in given] or default_ranges(config, but=list(fixed))
-    check_apart(ranges, fixed)
-    return ranges
+def _default(name: str) -> str:
+    value = VARIABLES[name].default
+    return str(int(value) if isinstance(value, bool) else value)
+
+
+def _write(text: str) -> None:
+    """At once, and with a name for what a full disk's error names no file of."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        error.filename = "standard output"
+        raise
 
 
 def _say(line: str) -> None:
@@ -104,8 +128,9 @@ def _parser() -> argparse.ArgumentParser:
         "--range",
         action="append",
         default=[],
-        metavar="NAME=LOW:HIGH[:log]",
-        help="what to try; by default learning rate and steps around the base, and betas and weight decay",
+        metavar="NAME=LOW:HIGH[:log] or 'NAME=A|B|...'",
+        help="what to try, of a variable or of a {placeholder} in a value; by default learning rate and steps around "
+        "the base, and betas and weight decay",
     )
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a fixed value")
     parser.add_argument("--trials", type=_whole, default=30, metavar="N", help="in all, earlier ones too (%(default)s)")

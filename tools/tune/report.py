@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from tools.tune.study import CENSORED, outcome_of
+from tools.tune.plan import Plan
+from tools.tune.study import CENSORED, outcome_of, shown
 
 _FEWEST_FOR_IMPORTANCE = 8
 _PLAIN = re.compile(r"[\w@%+=:,./-]+")
@@ -38,7 +38,7 @@ def table(study: optuna.Study) -> str:
     trials = ranked(study)
     names = list(trials[0].params) if trials else []
     rows = [
-        f"| {trial.number} | {outcome_of(trial)} | {' | '.join(f'{trial.params[name]:.4g}' for name in names)} |"
+        f"| {trial.number} | {outcome_of(trial)} | {' | '.join(shown(trial.params[name]) for name in names)} |"
         for trial in trials
     ]
     head = [f"| trial | outcome | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
@@ -58,15 +58,26 @@ def _importances(study: optuna.Study, names: list[str]) -> list[str]:
     return ["", "importance: " + ", ".join(f"{name} {share:.0%}" for name, share in found.items())]
 
 
-def config_file(base_name: str, variables: Mapping[str, str], trial: FrozenTrial, num_seeds: int) -> str:
-    """A `config_*.sh` of the variables; those that were tuned say so."""
-    assert trial.value is not None
+def why_none(study: optuna.Study) -> str:
+    """Of a study without a best trial."""
+    trials = ranked(study)
+    refusals = {trial.number: trial.user_attrs["refused"] for trial in trials if "refused" in trial.user_attrs}
+    if refusals and len(refusals) == len(trials):
+        return (
+            f"all {len(trials)} trials were refused before they ran; change the ranges or what is fixed. The last one: "
+            f"{refusals[max(refusals)]}"
+        )
+    return "no trial reached the target; widen the ranges, raise MAX_STEPS or --trials"
+
+
+def config_file(base_name: str, plan: Plan, trial: FrozenTrial) -> str:
+    """A `config_*.sh` of the trial's variables; those that were tuned say so."""
     lines = [
         "# shellcheck shell=bash",
-        f"# {base_name}, tuned: {trial.value:,.0f} samples to target in the mean of {num_seeds} seeds.",
+        f"# {base_name}, tuned: {outcome_of(trial)} to target in the mean of {len(plan.seeds)} seeds.",
     ]
-    for name, value in variables.items():
-        lines.append(f"export {name}={_quoted(value)}{' # tuned' if name in trial.params else ''}")
+    for name, value in plan.variables(trial.params).items():
+        lines.append(f"export {name}={_quoted(value)}{' # tuned' if name in plan.tuned() else ''}")
     return "\n".join(lines) + "\n"
 
 

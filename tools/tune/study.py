@@ -14,13 +14,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -37,12 +36,15 @@ from tools.trial import (
     never,
     run_trial,
 )
-from tools.tune.ranges import Range
+from tools.tune.choices import AnyRange, Choice
+from tools.tune.plan import Plan
+from tools.tune.worth import worth
 
 DATABASE = "study.db"
 CENSORED = 1e12  # more samples than any run has; what did not reach the target lies above, by its accuracy
 REFUSED_VALUE = 3 * CENSORED
 _INSTEAD_OF = "instead of"  # of a trial that is asked for again, the number of the one that was killed
+_SAMPLES = "samples"  # which a trial took, where it is told what they are worth
 _BEGUN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 Locks = defaultdict[str, threading.Lock]  # of folders: equal values that run at once share one
 PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
@@ -50,27 +52,6 @@ PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
     "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=2),
     "none": optuna.pruners.NopPruner,
 }
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What makes a study the one that it is."""
-
-    base: Mapping[str, str]  # variables
-    ranges: Sequence[Range]
-    seeds: Sequence[int]  # of the runs of each trial
-    pruner: str = "median"
-    sampler_seed: int = 0
-
-    def identity(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        ranges = {each.name: each.text for each in self.ranges}
-        own = {"seeds": list(self.seeds), "pruner": self.pruner, "sampler seed": self.sampler_seed}
-        return {**self.base, **{f"--range {name}": text for name, text in ranges.items()}, **own}
-
-    def variables(self, values: Mapping[str, float]) -> dict[str, str]:
-        """Of a trial: the base with these values in it."""
-        return {**self.base, **{each.name: each.value(values[each.name]) for each in self.ranges}}
 
 
 @contextmanager
@@ -166,7 +147,9 @@ def _ask(study: optuna.Study, plan: Plan, index: int) -> optuna.Trial:
     return study.ask({each.name: _distribution(each) for each in plan.ranges})
 
 
-def _distribution(each: Range) -> BaseDistribution:
+def _distribution(each: AnyRange) -> BaseDistribution:
+    if isinstance(each, Choice):
+        return CategoricalDistribution(each.values)
     if each.is_whole:
         return IntDistribution(int(each.low), int(each.high), log=each.log)
     return FloatDistribution(each.low, each.high, log=each.log)
@@ -178,12 +161,12 @@ def _run(
     """Run the seeds one after the other and tell the study; after a seed that misses the target there is no other."""
     variables = plan.variables(trial.params)
     try:
-        target = checked(as_one_process(variables)).target_accuracy
+        config = checked(as_one_process(variables))
     except RefusedTrialError as error:  # values that are each fine alone
         trial.set_user_attr("refused", str(error))
         study.tell(trial, REFUSED_VALUE)
         return
-    verdict = _verdict(trial, target)
+    verdict = _verdict(trial, config.target_accuracy)
     outcomes: list[Trial] = []
     for seed in plan.seeds:
         stop = never if outcomes else verdict  # others are compared by their first seed
@@ -197,12 +180,13 @@ def _run(
     if verdict(outcomes[0].evaluations) or outcomes[0].pruned:
         study.tell(trial, state=TrialState.PRUNED)
     else:
-        study.tell(trial, value_of(outcomes))
+        trial.set_user_attr(_SAMPLES, value_of(outcomes))
+        study.tell(trial, value_of(outcomes, partial(worth, config)))
 
 
-def value_of(outcomes: Sequence[Trial]) -> float:
-    """What is minimised: the mean of the samples to target; above CENSORED where the last seed missed it."""
-    reached = [outcome.samples for outcome in outcomes if outcome.samples is not None]
+def value_of(outcomes: Sequence[Trial], of_samples: Callable[[int], float] = float) -> float:
+    """The mean over the seeds of what the samples to target are worth; above CENSORED where the last one missed it."""
+    reached = [of_samples(outcome.samples) for outcome in outcomes if outcome.samples is not None]
     if len(reached) < len(outcomes):
         return CENSORED * (2.0 - outcomes[-1].best_accuracy)
     return sum(reached) / len(reached)
@@ -235,8 +219,13 @@ def _name(variables: Mapping[str, str]) -> str:
 
 
 def _line(trial: optuna.trial.FrozenTrial) -> str:
-    values = " ".join(f"{name}={value:.4g}" for name, value in trial.params.items())
+    values = " ".join(f"{name}={shown(value)}" for name, value in trial.params.items())
     return f"trial {trial.number}: {outcome_of(trial)}; {values}"
+
+
+def shown(value: float | str) -> str:
+    """Of a choice as it is."""
+    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def outcome_of(trial: optuna.trial.FrozenTrial) -> str:
@@ -246,4 +235,9 @@ def outcome_of(trial: optuna.trial.FrozenTrial) -> str:
     if trial.state == TrialState.PRUNED:
         return f"pruned at {accuracy}"
     assert trial.value is not None
-    return f"{trial.value:,.0f} samples" if trial.value < CENSORED else f"not reached, {accuracy}"
+    if trial.value >= CENSORED:
+        return f"not reached, {accuracy}"
+    samples = trial.user_attrs.get(_SAMPLES, trial.value)
+    if samples == trial.value:
+        return f"{samples:,.0f} samples"
+    return f"{trial.value:,.0f} samples' worth ({samples:,.0f} samples)"
