@@ -102,6 +102,17 @@ def run_begins_late(late_ms: int) -> Edit:
     return edit
 
 
+def run_of_growth_begins_late(growth: str) -> Edit:
+    """Early intervals faster than the others, in a log whose configuration has that plan."""
+
+    def edit(log: Lines) -> Lines:
+        index = first(log, "init_stop")
+        configuration = record("configuration", {"GROWTH": {"value": growth}}, time_of(log, "init_start"))
+        return run_begins_late(25_000)(inserted(log, index, configuration))
+
+    return edit
+
+
 def evaluation_again(times: int, **new: Any) -> Edit:
     """The first evaluation so many times more, as other ranks log it."""
 
@@ -300,6 +311,14 @@ CLOCK = [
     Case(clock.ORDER, ERROR, "1001_ms", first_eval_stop_at(-1001), first_eval_stop_at(-1000)),
     Case(clock.PACE, WARNING, "the_run_begins_late", run_begins_late(25_000), run_begins_late(23_000)),
     Case(clock.PACE, WARNING, "the_run_begins_late", run_begins_late(25_000), run_begins_late(23_000), "open"),
+    Case(
+        clock.PACE,
+        WARNING,
+        "a_model_that_does_not_grow",
+        run_of_growth_begins_late("none"),
+        run_of_growth_begins_late("progressive_stacking:12,24@0.5,0.5"),
+        "open",
+    ),
     Case(clock.LIMIT, ERROR, "30_minutes", init_takes(30), init_takes_less_than(30)),
     Case(clock.LIMIT, ERROR, "30_minutes", init_takes(30), init_takes_less_than(30), ruleset="2.0.0", weights=True),
     Case(clock.LIMIT, ERROR, "20_minutes", init_takes(20), init_takes_less_than(20), ruleset="0.7.0"),
