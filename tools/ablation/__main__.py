@@ -48,7 +48,7 @@ def main() -> int:
     except (TrialError, ValueError) as error:
         return complain(error, FAILED)
     except OSError as error:
-        return complain(f"{error.filename}: {error.strerror}", FAILED)
+        return complain(f"{error.filename or 'output'}: {error.strerror}", FAILED)
     except KeyboardInterrupt:
         return complain("stopped; the same command goes on", 130)
     remaining = [cell for cell, done in results.items() if next_run(cell, done, seeds, options.rates)]

@@ -49,7 +49,7 @@ def main() -> int:
     except TrialError as error:
         return complain(error, FAILED)
     except OSError as error:
-        return complain(f"{error.filename}: {error.strerror}", FAILED)
+        return complain(f"{error.filename or 'output'}: {error.strerror}", FAILED)
     except KeyboardInterrupt:
         return complain("stopped; the same command goes on", 130)
     plans.folder(options.out).mkdir(exist_ok=True)
