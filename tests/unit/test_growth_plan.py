@@ -169,6 +169,15 @@ def test_the_probability_to_keep_a_layer_falls_with_its_height_and_with_the_step
         assert all(later <= now for now, later in zip(kept, drop.keep(step + 100, 12), strict=True))
 
 
+@pytest.mark.parametrize("num_steps", [1, 2, 500])
+@pytest.mark.parametrize("rate", [1e-12, 0.001, 1.0])
+def test_the_mean_share_of_steps_is_that_of_all_steps(num_steps: int, rate: float) -> None:
+    drop = LayerDrop(final=0.3, rate=rate)
+    of_steps = [drop.keep(step, 4) for step in range(1, num_steps + 1)]
+    expected = [sum(shares) / num_steps for shares in zip(*of_steps, strict=True)]
+    assert drop.mean_keep(num_steps, 4) == pytest.approx(expected, rel=1e-12)
+
+
 # --- refusals: the plan, and words of the message; beside each of them stands a plan of the same kind that is accepted
 
 REFUSED = {

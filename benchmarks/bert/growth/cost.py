@@ -46,13 +46,12 @@ def stage_flops(shape: BertShape, stage: Stage, sample: Sample, last_layer: str 
     return whole - decoder - stage.num_frozen * 2 * part.layer - lowest
 
 
-def dropping_flops(shape: BertShape, drop: LayerDrop, num_steps: int, sample: Sample, last_layer: str) -> float:
-    """What is expected of one sample's step, over all steps."""
+def dropping_flops(shape: BertShape, drop: LayerDrop, num_steps: float, sample: Sample, last_layer: str) -> float:
+    """What is expected of one sample's step, in the mean of the first steps."""
     part = forward(shape, sample, last_layer)
     layers = [part.layer] * (shape.num_layers - 1) + [part.last]
-    steps = range(1, num_steps + 1)
-    kept = sum(k * of for step in steps for k, of in zip(drop.keep(step, shape.num_layers), layers, strict=True))
-    return 3 * (kept / num_steps + part.heads)
+    kept = sum(share * of for share, of in zip(drop.mean_keep(num_steps, shape.num_layers), layers, strict=True))
+    return 3 * (kept + part.heads)
 
 
 def forward(shape: BertShape, sample: Sample, last_layer: str) -> Forward:

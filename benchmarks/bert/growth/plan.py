@@ -38,7 +38,14 @@ class LayerDrop:
 
     def keep(self, step: int, num_layers: int) -> tuple[float, ...]:
         """Of each layer, the lowest first: 1 - i/L (1 - theta), theta = (1 - final) exp(-rate step) + final."""
-        theta = (1 - self.final) * math.exp(-self.rate * step) + self.final
+        return self._keep(math.exp(-self.rate * step), num_layers)
+
+    def mean_keep(self, num_steps: float, num_layers: int) -> tuple[float, ...]:
+        """The mean of `keep` over the first steps, at least one."""
+        return self._keep(-math.expm1(-self.rate * num_steps) / math.expm1(self.rate) / num_steps, num_layers)
+
+    def _keep(self, decayed: float, num_layers: int) -> tuple[float, ...]:
+        theta = (1 - self.final) * decayed + self.final
         return tuple(1 - layer / num_layers * (1 - theta) for layer in range(num_layers))
 
 

@@ -17,7 +17,7 @@ def whole_steps(config: Config, num_steps: float, num_vocabulary: int) -> float:
     plan = plan_of(config)
     if (drop := plan.layer_drop) is not None and num_steps:
         shape = shape_of(config, num_vocabulary)
-        dropped = dropping_flops(shape, drop, round(num_steps), sample_of(config), config.last_layer)
+        dropped = dropping_flops(shape, drop, num_steps, sample_of(config), config.last_layer)
         return num_steps * dropped / _whole_flops(config, num_vocabulary)
     return summed(plan, num_steps, lambda stage: stage_cost(config, stage, num_vocabulary))
 
