@@ -183,12 +183,13 @@ def test_all_seeds_of_the_main_plans_come_before_the_others() -> None:
     assert due[2 * len(main) :] == [(name, 1) for name in PLANS.variants]
 
 
-def test_plans_differ_in_growth_alone_and_shorter_runs_in_their_steps() -> None:
+def test_plans_differ_in_growth_shorter_runs_in_their_steps_and_the_first_stage_alone_in_its_layers() -> None:
     of_none = PLANS.variables_of("none", 1)
     for name in (*PLANS.of_all_steps, *PLANS.shorter):
         variables = PLANS.variables_of(name, 1)
         differing = {key for key, value in variables.items() if of_none[key] != value}
-        assert differing <= ({"MAX_STEPS"} if name in PLANS.shorter else {"GROWTH"})
+        allowed = {PLANS.alone: "NUM_LAYERS"} | dict.fromkeys(PLANS.shorter, "MAX_STEPS")
+        assert differing <= {allowed.get(name, "GROWTH")}
     folders = {PLANS.folder_of(Path(), name, 1) for name in (*PLANS.of_all_steps, *PLANS.shorter)}
     assert len(folders) == len(PLANS.of_all_steps) + len(PLANS.shorter)
     assert PLANS.variables_of("none, 0.25 of the steps", 1)["MAX_STEPS"] == "250"
@@ -197,7 +198,9 @@ def test_plans_differ_in_growth_alone_and_shorter_runs_in_their_steps() -> None:
 def test_a_deeper_model_is_grown_in_quarters_too() -> None:
     deep = Plans(24, 400)
     assert deep.main["mslt"].startswith("mslt:6,12,18,24@")
-    assert {deep.plan_named(name).stages[-1].size for name in deep.of_all_steps} == {Size(24, 64)}
+    last = {name: deep.plan_named(name).stages[-1].size for name in deep.of_all_steps}
+    assert last.pop("6 layers alone") == Size(6, 64)
+    assert set(last.values()) == {Size(24, 64)}
 
 
 def test_frozen_layers_keep_nothing_for_backward_unless_a_gradient_passes() -> None:

@@ -28,14 +28,20 @@ class Plans:
     num_steps: int
 
     @property
+    def alone(self) -> str:
+        """The name of what any growth has to be worth more than: the first stage's model, never grown."""
+        return f"{self._quarters()[0]} layers alone"
+
+    @property
     def main(self) -> dict[str, str]:
-        """The value of GROWTH by name."""
+        """The value of GROWTH by name. The last one's stage is that of plans before it."""
         one, two, _, all_of_them = self._quarters()
         return {
             BASE: "none",
             "mslt": self._mslt(_EQUAL_PARTS),
             "mslt, embeddings=frozen": self._mslt(_EQUAL_PARTS, "embeddings=frozen"),
             "progressive_stacking": f"progressive_stacking:{one},{two},{all_of_them}@0.125,0.175,0.7",
+            self.alone: "none",
         }
 
     @property
@@ -67,8 +73,13 @@ class Plans:
 
     def variables_of(self, name: str, seed: int) -> dict[str, str]:
         part = self.shorter.get(name, 1.0)
-        growth = self.of_all_steps.get(name, BASE)
-        return self.base | {"GROWTH": growth, "MAX_STEPS": str(round(part * self.num_steps)), "SEED": str(seed)}
+        own = {
+            "GROWTH": self.of_all_steps.get(name, BASE),
+            "NUM_LAYERS": str(self._quarters()[0] if name == self.alone else self.num_layers),
+            "MAX_STEPS": str(round(part * self.num_steps)),
+            "SEED": str(seed),
+        }
+        return self.base | own
 
     def folder_of(self, out: Path, name: str, seed: int) -> Path:
         of_name = "".join(letter if letter.isalnum() else "_" for letter in name)
