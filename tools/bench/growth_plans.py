@@ -18,6 +18,7 @@ from tools.trial import checked, exports_of
 CONFIG = Path(__file__).with_name("growth.sh")
 SHORTER = (0.25, 0.5, 0.75)  # parts of the steps, of runs without growth that end sooner
 _EQUAL_PARTS, _LONG_ENDS = "0.21,0.21,0.21,0.21", "0.3,0.1,0.1,0.1"
+_TUNED = "0.45,0.05,0.05,0.05"  # by tools.tune, docs/growth.md
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Plans:
             "mslt, rewarm": self._mslt(_EQUAL_PARTS, f"rewarm={self.num_steps // 20}"),
             "mslt, decoder=train": self._mslt(_EQUAL_PARTS, "embeddings=frozen:decoder=train"),
             "mslt, joint 0.4": self._mslt(_LONG_ENDS),
+            "mslt, tuned parts": self._mslt(_TUNED),
             "mslt, joint 0.4, embeddings=frozen": self._mslt(_LONG_ENDS, "embeddings=frozen"),
         }
 
