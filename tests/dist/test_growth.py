@@ -6,7 +6,6 @@ import json
 import shutil
 import weakref
 from collections.abc import Callable
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.bert.checkpoint.store import REPLICATED, folder_of
+from benchmarks.bert.config import load
 from benchmarks.bert.growth import follow
 from benchmarks.bert.trainer import Trainer
 from tests.support.ranks import run_trial
@@ -189,15 +189,16 @@ def test_nothing_of_a_stage_lives_on_in_the_next(data: Path, tmp_path: Path) -> 
     assert alive == [[], [], []]
 
 
-def test_fresh_layers_are_alike_on_all_ranks_and_no_other_trials(data: Path, tmp_path: Path) -> None:
-    rates = {"LEARNING_RATE": "1e-9", "END_LEARNING_RATE": "1e-9"}
-    drawn = {}
-    for seed in ("1", "2"):
-        run(data, tmp_path / seed, "mslt:2,3,4@2,2,4:init=fresh", SEED=seed, **rates)
-        state = weights(state_after(tmp_path / seed))
-        drawn |= {(seed, layer): state[f"layers.{layer}.ffn_in.weight"] for layer in (2, 3)}
-    pairs = combinations(drawn.values(), 2)
-    assert not any(torch.allclose(one, other, atol=1e-6) for one, other in pairs)
+def test_fresh_layers_are_drawn_from_the_trials_seed_and_the_stages_number() -> None:
+    config = load({"NUM_LAYERS": "1", "HIDDEN_SIZE": "16", "NUM_HEADS": "2", "FFN_SIZE": "32", "DEVICE": "cpu"})
+
+    def drawn(*seed: int) -> torch.Tensor:
+        return follow.drawn_model(config, torch.device("cpu"), 64, seed).layers[0].ffn_in.weight.detach()
+
+    state = torch.random.get_rng_state()
+    assert torch.equal(drawn(1, 2), drawn(1, 2))
+    assert not any(torch.equal(drawn(1, 2), drawn(*other)) for other in ((2, 1), (0, 3), (3, 0), (1, 3)))
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_the_first_step_of_a_stage_has_its_names_in_a_trace(data: Path, tmp_path: Path) -> None:

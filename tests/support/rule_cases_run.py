@@ -319,6 +319,13 @@ CLOCK = [
         run_of_growth_begins_late("progressive_stacking:12,24@0.5,0.5"),
         "open",
     ),
+    Case(
+        clock.PACE,
+        WARNING,
+        "growth_in_the_closed_division",
+        run_of_growth_begins_late("progressive_stacking:12,24@0.5,0.5"),
+        run_begins_late(23_000),
+    ),
     Case(clock.LIMIT, ERROR, "30_minutes", init_takes(30), init_takes_less_than(30)),
     Case(clock.LIMIT, ERROR, "30_minutes", init_takes(30), init_takes_less_than(30), ruleset="2.0.0", weights=True),
     Case(clock.LIMIT, ERROR, "20_minutes", init_takes(20), init_takes_less_than(20), ruleset="0.7.0"),

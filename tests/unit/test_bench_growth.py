@@ -131,6 +131,8 @@ def test_a_whole_run_is_compared_with_one_of_none_that_ends_as_well() -> None:
 def test_between_two_points_lies_their_line_and_beyond_them_nothing() -> None:
     points = [(1.0, 10.0), (2.0, 20.0), (4.0, 0.0)]
     assert [between(points, x) for x in (0.9, 1.0, 1.5, 3.0, 4.0, 4.1)] == [None, 10.0, 15.0, 10.0, 0.0, None]
+    assert between([(1.0, 10.0), (1.0, 20.0), (2.0, 30.0)], 1.0) == 10.0
+    assert between([(1.0, 10.0), (3.0, 20.0), (2.0, 30.0)], 2.5) == 17.5  # the first of two places
 
 
 def test_the_table_to_equal_accuracy() -> None:

@@ -205,7 +205,10 @@ REFUSED = {
     "a decoder that the embeddings train": (f"{MSLT}:decoder=train", "decoder= belongs to embeddings=frozen"),
     "an unknown choice": (f"{MSLT}:init=zero", "init=zero: expected copy or fresh"),
     "a rewarm that is no number": (f"{MSLT}:rewarm=x", "rewarm=x is no number of steps"),
-    "a rewarm longer than a stage": (f"{MSLT}:rewarm=17", "rewarm=17: a stage has 16 steps; expected at most as many"),
+    "a rewarm longer than a stage": (
+        f"{MSLT}:rewarm=17",
+        "rewarm=17: expected at most 16, the shortest stage",
+    ),
     "thousands of digits": (f"mslt:6,{'9' * 5000}@1,99", "are no sizes of mslt"),
     "thousands of digits of steps": (f"mslt:6,12@{'9' * 5000},1", "expected fractions below 1"),
     "a rewarm of thousands of digits": (f"{MSLT}:rewarm={'9' * 5000}", "is no number of steps"),

@@ -194,7 +194,7 @@ def test_a_run_that_ends_before_a_stage_says_so_and_has_no_share_of_its_cost() -
     assert not any("never begun" in line for line in drawn(config_of(MSLT)))
 
 
-@pytest.mark.parametrize("num_steps", [0, 1, 33.3, 100])
+@pytest.mark.parametrize("num_steps", [1, 33.3, 100])
 def test_without_growth_steps_are_whole_ones_and_with_it_fewer(num_steps: float) -> None:
     assert whole_steps(config_of("none"), num_steps, VOCABULARY) == num_steps
     for growth in (MSLT, "layer_drop:0.5@0.001"):

@@ -24,7 +24,7 @@ from tools.tune import __main__ as command
 from tools.tune.choices import Choice
 from tools.tune.names import RangeError
 from tools.tune.options import check_apart, parse_range, parse_ranges, parse_set, parse_sets
-from tools.tune.plan import Plan
+from tools.tune.plan import NO_PRUNER, Plan, check_pruner
 from tools.tune.ranges import Range, default_ranges
 
 needs_optuna = pytest.mark.skipif(
@@ -537,6 +537,38 @@ def test_what_is_tried_is_part_of_the_studys_identity() -> None:
 def test_placeholders_and_ranges_belong_together(base: dict[str, str], ranges: list[str], words: str) -> None:
     with pytest.raises(RangeError, match=words):
         parse_ranges(ranges, base)
+
+
+@needs_optuna
+def test_what_only_some_values_contradict_is_for_the_study_to_find(
+    tune: Callable[..., int], runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Defaults in a placeholder's place would refuse both: BERT-large has 16 heads."""
+    sizes = ("--set", "HIDDEN_SIZE=60", "--set", "NUM_HEADS={heads}", "--set", f"LEARNING_RATE={BEST_RATE}")
+    assert tune(*sizes, "--range", "heads=4|5|7", "--trials", 8, "--pruner", "none") == 0
+    said = capsys.readouterr()
+    assert "8 trials were refused, the last: HIDDEN_SIZE=60 must be a multiple of NUM_HEADS=7" in said.err
+    assert said.out.rindex("refused") > said.out.rindex("samples |")
+    assert tune(*sizes, "--set", "BETA_2=2", "--range", "heads=4|5|7", study="other") == 2
+    assert "BETA_2=2.0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["DECAY_STEPS", "NUM_LAYERS"])
+def test_a_pruner_is_refused_where_what_a_fixed_plan_costs_is_tried(name: str) -> None:
+    def plan(growth: str, pruner: str = "median") -> Plan:
+        return Plan({"GROWTH": growth}, [Range(name, 10, 20)], [1], pruner)
+
+    with pytest.raises(RangeError, match=f"another {name}"):
+        check_pruner(plan("mslt:1,2@0.5,0.5"))
+    check_pruner(plan("mslt:1,2@0.5,0.5", NO_PRUNER))
+    check_pruner(plan("none"))
+
+
+def test_the_decay_is_left_alone_where_stages_are_parts_of_it() -> None:
+    sizes = {"NUM_LAYERS": "4", "MAX_STEPS": "100", "EVAL_INTERVAL_SAMPLES": "16"}
+    ranges = default_ranges(load({**sizes, "GROWTH": "mslt:2,4@0.5,0.5"}), but=["BETA_1"])
+    assert not {each.name for each in ranges} & {"DECAY_STEPS", "BETA_1"}
+    assert "DECAY_STEPS" in {each.name for each in default_ranges(load(sizes), but=[])}
 
 
 @needs_optuna

@@ -43,7 +43,7 @@ def main() -> int:
             make_data()
             remains = _run_all(options, plans, deadline)
             steps, left_out = _measure_all(options, plans, settings)
-            text = "\n".join(report(plans, options.out, steps))
+            _show("\n".join(report(plans, options.out, steps)), plans.folder(options.out))
     except RefusedTrialError as error:
         return complain(error, REFUSED)
     except TrialError as error:
@@ -52,13 +52,16 @@ def main() -> int:
         return complain(f"{error.filename or 'output'}: {error.strerror}", FAILED)
     except KeyboardInterrupt:
         return complain("stopped; the same command goes on", 130)
-    plans.folder(options.out).mkdir(exist_ok=True)
-    with atomic_write(plans.folder(options.out) / "table.md") as temporary:
-        temporary.write_text(text + "\n", "utf-8")
-    print(text)
     for why in left_out:
         complain(why, FAILED)
     return complain(f"{remains} runs remain; the same command goes on", FAILED) if remains else FAILED * bool(left_out)
+
+
+def _show(text: str, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    with atomic_write(folder / "table.md") as temporary:
+        temporary.write_text(text + "\n", "utf-8")
+    print(text, flush=True)
 
 
 def _run_all(options: argparse.Namespace, plans: Plans, deadline: float) -> int:
@@ -101,7 +104,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m tools.bench.growth", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the logs and tables")
-    parser.add_argument("--layers", type=_layers, default=12, metavar="N", help="of the model (%(default)s)")
+    parser.add_argument(
+        "--layers",
+        type=_layers,
+        default=12,
+        metavar="N",
+        help="of the model; each has its own --out (%(default)s)",
+    )
     parser.add_argument("--run-steps", type=_count, default=1000, metavar="N", help="of each run (%(default)s)")
     parser.add_argument("--seeds", type=_count, default=3, metavar="N", help="of each main plan (%(default)s)")
     parser.add_argument("--variant-seeds", type=_count_or_none, default=1, metavar="N", help="of others (%(default)s)")

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What growth is measured on: 12 thin post-LN layers, on the data set of tools/ablation/proxy.sh.
-# `python -m tools.bench.growth` sets GROWTH and SEED.
+# What growth is measured on: thin post-LN layers, on the data set of tools/ablation/proxy.sh.
+# `python -m tools.bench.growth` sets NUM_LAYERS, MAX_STEPS, GROWTH and SEED.
 export SUBMISSION_PLATFORM=CPU_1x1
 
 export NUM_NODES=1

@@ -21,6 +21,7 @@ from torch import Tensor
 from benchmarks.bert.comm.group import process_group
 from benchmarks.bert.config import Config, load
 from benchmarks.bert.data.batch import PackedBatch, synthetic_batch
+from benchmarks.bert.growth.relative import sample_of
 from benchmarks.bert.growth.stages import plan_of
 from benchmarks.bert.loss import pretraining_loss
 from benchmarks.bert.shutdown import end
@@ -30,7 +31,6 @@ from benchmarks.bert.world import World
 
 _CPU = torch.device("cpu")
 _TIMEOUT_S = 600
-_MASKED_SHARE = 0.15
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,10 @@ class Rank:
             trainer = build_trainer(config, world, _CPU, 1, work.num_vocabulary, num_done=first_step)
             warm_up(trainer, config)
             self._trainers[name] = trainer
-            num_masked = round(_MASKED_SHARE * config.max_length)
-            self._batches[name] = synthetic_batch(config.batch_size, config.max_length, work.num_vocabulary, num_masked)
+            sample = sample_of(config)
+            self._batches[name] = synthetic_batch(
+                config.batch_size, sample.num_tokens, work.num_vocabulary, sample.num_masked
+            )
 
     def facts(self) -> dict[str, Facts]:
         return {name: _facts(trainer, self._batches[name]) for name, trainer in self._trainers.items()}

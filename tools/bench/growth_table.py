@@ -87,7 +87,8 @@ def to_end(runs: Mapping[str, Runs], shorter: Mapping[str, Runs], costs: Mapping
 
     How long that is lies on the lines through the mean accuracies at which `none` and its shorter runs end.
     """
-    ends = sorted((mean(of.last), float(of.num_steps)) for of in (*shorter.values(), runs[BASE]))
+    by_length = sorted((*shorter.values(), runs[BASE]), key=lambda of: of.num_steps)
+    ends = [(mean(of.last), float(of.num_steps)) for of in by_length]
     lines = head(["plan", "accuracy at the end", "steps of `none` that end there", *costs])
     for name, of in runs.items():
         if name == BASE:
@@ -101,10 +102,10 @@ def to_end(runs: Mapping[str, Runs], shorter: Mapping[str, Runs], costs: Mapping
 
 
 def between(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    """The value at `x` of the lines through points that rise with it; None beyond the first and the last."""
+    """The value at the first `x` of the lines through the points, of those that rise; None where there is none."""
     for (x0, y0), (x1, y1) in pairwise(points):
         if x0 <= x <= x1:
-            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+            return y0 + (y1 - y0) * (x - x0) / (x1 - x0) if x1 > x0 else y0
     return None
 
 

@@ -54,6 +54,8 @@ def _tune(options: argparse.Namespace, plan: Plan) -> int:
             found, plan, options.study, num_trials=options.trials, jobs=options.jobs, threads=options.threads, say=_say
         )
         _write(f"{report.table(found)}\n")
+        for line in report.refusals(found):
+            _say(line)
         first = report.best(found)
     if first is None:
         return complain(report.why_none(found), FAILED)
@@ -69,24 +71,42 @@ def _plan(options: argparse.Namespace) -> Plan:
     """Raises RangeError, ConfigError and RefusedTrialError for all that would keep every trial from running."""
     fixed = parse_sets(options.set)
     base = _base(options.config, fixed)
-    as_one_process(without(base))  # or each trial would be refused, after the other
+    if without(base) == base:
+        as_one_process(base)  # or each trial would be refused, after the other
     ranges = parse_ranges(options.range, base) or default_ranges(checked(base), but=list(fixed))
     check_apart(ranges, fixed)
     plan = Plan(base, ranges, options.seeds, options.pruner, options.sampler_seed)
+    if without(base) != base:
+        _check_ends(plan, options.config)
     check_pruner(plan)
     return plan
+
+
+def _check_ends(plan: Plan, path: Path) -> None:
+    """Raises RefusedTrialError for what is wrong with the lowest and the highest of all values alike.
+
+    What is wrong with one of them the study finds out.
+    """
+    lowest, highest = (_problems(variables, path) for variables in plan.ends())
+    if alike := [problem for problem in lowest if problem in highest]:
+        raise RefusedTrialError("\n".join(alike))
+
+
+def _problems(variables: dict[str, str], path: Path) -> list[str]:
+    try:
+        checked(variables, path)  # whose errors name the file
+        as_one_process(variables)
+    except RefusedTrialError as error:
+        return str(error).splitlines()
+    return []
 
 
 def _base(path: Path, fixed: dict[str, str]) -> dict[str, str]:
     """The variables that the file and `fixed` set, without those that each trial has its own of."""
     in_file = exports_in(path)
-    checked({name: _default(name) for name in in_file.keys() - without(in_file).keys()}, path)
+    if without(in_file) == in_file:
+        checked({}, path)
     return {name: value for name, value in {**in_file, **fixed}.items() if name not in _OF_A_TRIAL}
-
-
-def _default(name: str) -> str:
-    value = VARIABLES[name].default
-    return str(int(value) if isinstance(value, bool) else value)
 
 
 def _write(text: str) -> None:

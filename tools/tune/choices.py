@@ -21,6 +21,10 @@ class Choice:
     values: tuple[str, ...]
 
     @property
+    def ends(self) -> tuple[str, str]:
+        return self.values[0], self.values[-1]
+
+    @property
     def text(self) -> str:
         """As on the command line."""
         return f"{self.name}={SEPARATOR.join(self.values)}"

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.bert.config import VARIABLES
+from benchmarks.bert.growth.notation import NONE
 from tools.tune.choices import AnyRange
 from tools.tune.names import RangeError
 from tools.tune.placeholders import filled, placeholders_in
 
 NO_PRUNER = "none"
+# What else a plan of growth costs depends on.
+_OF_GROWTH = {"GROWTH", "DECAY_STEPS", "NUM_LAYERS", "HIDDEN_SIZE", "FFN_SIZE", "LAST_LAYER"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,10 @@ class Plan:
         of_variables = {name: text for name, text in texts.items() if name in VARIABLES}
         return {**{name: filled(value, texts) for name, value in self.base.items()}, **of_variables}
 
+    def ends(self) -> list[dict[str, str]]:
+        """The variables of two trials: with the first or lowest of all values, and with the last or highest."""
+        return [self.variables({each.name: each.ends[end] for each in self.ranges}) for end in (0, -1)]
+
     def tuned(self) -> set[str]:
         """The variables that trials differ in."""
         with_placeholders = {name for name, value in self.base.items() if placeholders_in(value)}
@@ -44,8 +51,10 @@ class Plan:
 
 def check_pruner(plan: Plan) -> None:
     """Raises RangeError for one that would compare what cannot be compared."""
-    if plan.pruner != NO_PRUNER and "GROWTH" in plan.tuned():
+    tuned = plan.tuned()
+    grows = "GROWTH" in tuned or plan.base.get("GROWTH", NONE) != NONE
+    if plan.pruner != NO_PRUNER and grows and (other := sorted(tuned & _OF_GROWTH)):
         raise RangeError(
-            f"--pruner {plan.pruner}: ends runs that are behind at equal samples, but with another GROWTH samples cost "
-            f"more or less, so that says nothing; use --pruner {NO_PRUNER}"
+            f"--pruner {plan.pruner}: ends runs that are behind at equal samples, but with GROWTH and another "
+            f"{other[0]} samples cost more or less, so that says nothing; use --pruner {NO_PRUNER}"
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from benchmarks.bert.config import VARIABLES, Config
+from benchmarks.bert.growth.notation import NONE
 from tools.tune.names import RangeError
 
 _DIGITS = 4  # of a value that is tried, so that the configuration file can be read
@@ -24,6 +25,10 @@ class Range:
     low: float
     high: float
     log: bool = False
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.low, self.high
 
     @property
     def is_whole(self) -> bool:
@@ -94,6 +99,7 @@ def default_ranges(base: Config, but: Sequence[str]) -> list[Range]:
     """Rate, betas, warm-up, decay and weight decay, except the variables named `but`.
 
     The rate's is around the base's and those of steps are parts of its; of the others it does not depend on the base.
+    Where the model grows the decay stays, for stages are parts of it.
     """
     rate, steps = base.learning_rate, base.max_steps
     ranges = [
@@ -104,4 +110,5 @@ def default_ranges(base: Config, but: Sequence[str]) -> list[Range]:
         Range("DECAY_STEPS", max(1, steps // 4), max(2, steps)),
         Range("WEIGHT_DECAY", 1e-3, 0.1, log=True),
     ]
-    return [each for each in ranges if each.name not in but]
+    fixed = {*but, *(["DECAY_STEPS"] if base.growth != NONE else [])}
+    return [each for each in ranges if each.name not in fixed]

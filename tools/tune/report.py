@@ -16,12 +16,14 @@ _PLAIN = re.compile(r"[\w@%+=:,./-]+")
 
 
 def ranked(study: optuna.Study) -> list[FrozenTrial]:
-    """The trials that are done, the best first; the pruned ones at the end, by their accuracy."""
+    """The trials that are done, the best first; then the pruned ones, by their accuracy, and the refused."""
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     return sorted(done, key=lambda trial: (*_rank(trial), trial.number))
 
 
 def _rank(trial: FrozenTrial) -> tuple[int, float]:
+    if "refused" in trial.user_attrs:
+        return 2, 0.0
     if trial.state == TrialState.PRUNED or trial.value is None:
         return 1, -float(trial.user_attrs.get("accuracy", 0))
     return 0, trial.value
@@ -31,6 +33,13 @@ def best(study: optuna.Study) -> FrozenTrial | None:
     """None where no trial reached the target with all its seeds."""
     first = next(iter(ranked(study)), None)
     return first if first and _rank(first) < (0, CENSORED) else None
+
+
+def refusals(study: optuna.Study) -> list[str]:
+    """A line that says how many trials the configuration refused, and why the last of them; none where none was."""
+    trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    refused = [trial.user_attrs["refused"] for trial in trials if "refused" in trial.user_attrs]
+    return [f"{len(refused)} of {len(trials)} trials were refused, the last: {refused[-1]}"] if refused else []
 
 
 def table(study: optuna.Study) -> str:

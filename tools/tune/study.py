@@ -163,7 +163,7 @@ def _run(
     try:
         config = checked(as_one_process(variables))
     except RefusedTrialError as error:  # values that are each fine alone
-        trial.set_user_attr("refused", str(error))
+        trial.set_user_attr("refused", str(error).replace("\n", "; "))
         study.tell(trial, REFUSED_VALUE)
         return
     verdict = _verdict(trial, config.target_accuracy)
@@ -225,7 +225,7 @@ def _line(trial: optuna.trial.FrozenTrial) -> str:
 
 def shown(value: float | str) -> str:
     """Of a choice as it is."""
-    return value if isinstance(value, str) else f"{value:.4g}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def outcome_of(trial: optuna.trial.FrozenTrial) -> str:

@@ -74,7 +74,7 @@ def drawn(config: Config) -> list[str]:
 
 
 def _steps(config: Config) -> str:
-    if config.decay_steps == config.max_steps:
+    if config.decay_steps == config.max_steps or len(plan_of(config).stages) == 1:
         return f"{config.max_steps:,} steps"
     return f"parts of DECAY_STEPS={config.decay_steps:,} steps, a run of at most MAX_STEPS={config.max_steps:,}"
 

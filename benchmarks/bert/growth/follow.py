@@ -112,7 +112,7 @@ class Growing:
 
 def enter(trainer: Trainer, stage: Stage, config: Config, *, seed: tuple[int, int]) -> None:
     """Replace the trainer's model, gradient buckets and optimizer by those of the stage, made of what they hold."""
-    _replace(trainer, stage, config, seed)  # whose locals, the stage before, are gone when the warm-up takes memory
+    _replace(trainer, stage, config, seed)  # apart, so that its locals are gone when the warm-up takes memory
     trainer.random.turn_to(0)
     warm_up(trainer, config)
 
@@ -120,8 +120,11 @@ def enter(trainer: Trainer, stage: Stage, config: Config, *, seed: tuple[int, in
 def _replace(trainer: Trainer, stage: Stage, config: Config, seed: tuple[int, int]) -> None:
     before = trainer.model
     change = Change(_size_of(before), stage.size, config.norm)
-    make = _drawn if stage.origin == "fresh" else _empty
-    grown = make(of_stage(config, stage), trainer.device, before.shape.num_vocabulary, seed)
+    own, num_vocabulary = of_stage(config, stage), before.shape.num_vocabulary
+    if stage.origin == "fresh":
+        grown = drawn_model(own, trainer.device, num_vocabulary, seed)
+    else:
+        grown = _empty_model(own, trainer.device, num_vocabulary)
     tensors = {name: parameter.detach() for name, parameter in grown.named_parameters()}
     weights = {name: parameter.detach() for name, parameter in before.named_parameters()}
     for name, tensor in grow_weights(stage.origin, weights, change, tensors).items():
@@ -134,7 +137,7 @@ def _replace(trainer: Trainer, stage: Stage, config: Config, seed: tuple[int, in
             trainer.optimizer.state[parameter] = state[name]
 
 
-def _drawn(config: Config, device: torch.device, num_vocabulary: int, seed: tuple[int, int]) -> Bert:
+def drawn_model(config: Config, device: torch.device, num_vocabulary: int, seed: tuple[int, int]) -> Bert:
     """With first weights: alike on all ranks, and no other trial's."""
     with torch.random.fork_rng([]):
         # Not a GPU's generator, which dropout draws from.
@@ -142,7 +145,7 @@ def _drawn(config: Config, device: torch.device, num_vocabulary: int, seed: tupl
         return initial_model(config, device, num_vocabulary, is_reader=False).to(device)
 
 
-def _empty(config: Config, device: torch.device, num_vocabulary: int, seed: tuple[int, int]) -> Bert:
+def _empty_model(config: Config, device: torch.device, num_vocabulary: int) -> Bert:
     """With memory for weights that are all yet to come."""
     with torch.device("meta"):
         model = Bert(shape_of(config, num_vocabulary), kernels_of(config, device), config.last_layer)

@@ -179,7 +179,8 @@ def _check_rewarm(rewarm_steps: int, first_steps: list[int]) -> None:
     """The rate is to come back to the schedule's before it falls again."""
     lengths = [after - before for before, after in pairwise(first_steps)]
     if rewarm_steps > min(lengths[1:], default=rewarm_steps):
-        raise GrowthError(f"rewarm={rewarm_steps}: a stage has {min(lengths[1:])} steps; expected at most as many")
+        shortest = min(lengths[1:])
+        raise GrowthError(f"rewarm={rewarm_steps}: expected at most {shortest}, the shortest stage after the first")
 
 
 def _first_steps(text: str, num_stages: int, num_steps: int, *, leaves_rest: bool) -> list[int]:

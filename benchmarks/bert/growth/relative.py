@@ -13,9 +13,9 @@ _MASKED_SHARE = 0.15
 
 
 def whole_steps(config: Config, num_steps: float, num_vocabulary: int) -> float:
-    """As many steps of the whole model cost what the first `num_steps` of the configuration's plan do."""
+    """As many steps of the whole model cost what the first `num_steps` (above 0) of the configuration's plan do."""
     plan = plan_of(config)
-    if (drop := plan.layer_drop) is not None and num_steps:
+    if (drop := plan.layer_drop) is not None:
         shape = shape_of(config, num_vocabulary)
         dropped = dropping_flops(shape, drop, num_steps, sample_of(config), config.last_layer)
         return num_steps * dropped / _whole_flops(config, num_vocabulary)
@@ -32,13 +32,13 @@ def sample_of(config: Config) -> Sample:
     return Sample(config.max_length, round(_MASKED_SHARE * config.max_length))
 
 
-def vocabulary_of(config: Config, default: int = BertShape.num_vocabulary) -> tuple[int, str]:
-    """Entries of the data's vocabulary, and where that is known from."""
+def vocabulary_of(config: Config) -> tuple[int, str]:
+    """Entries of the data's vocabulary, and where that is known from; BERT's where there is no data."""
     path = config.data_dir / "vocab.txt"
     try:
         return len(path.read_bytes().removesuffix(b"\n").split(b"\n")), str(path)
     except OSError:
-        return default, f"BERT's; {path} is not there"
+        return BertShape.num_vocabulary, f"BERT's; {path} is not there"
 
 
 def _whole_flops(config: Config, num_vocabulary: int) -> float:

@@ -42,7 +42,7 @@ def check(log: Log, ruleset: str) -> Iterator[Finding]:
 def _pace(log: Log) -> Iterator[Finding]:
     """Between evaluations; published logs differ by at most a fifth, and a clock that starts late shows as speed.
 
-    A model that grows is faster while it is small.
+    A model that grows, as it may in the open division, is faster while it is small.
     """
     if _grows(log):
         return
@@ -70,6 +70,8 @@ def _pace(log: Log) -> Iterator[Finding]:
 
 
 def _grows(log: Log) -> bool:
+    if log.value("submission_division") != "open":
+        return False
     configuration = log.value("configuration")
     growth = configuration.get("GROWTH") if isinstance(configuration, dict) else None
     return isinstance(growth, dict) and growth.get("value", "none") != "none"
