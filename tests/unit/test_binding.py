@@ -41,3 +41,25 @@ def test_two_gpus_on_one_node_share_its_cores_out(monkeypatch: pytest.MonkeyPatc
     assert second
     assert first.isdisjoint(second)
     assert first | second == affinity
+
+
+def test_a_topology_that_cannot_be_read_is_a_warning_and_nothing_is_bound(
+    monkeypatch: pytest.MonkeyPatch, affinity: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreadable(gpu_index: int) -> int:
+        raise OSError(2, "No such file", f"/sys/of/gpu{gpu_index}")
+
+    monkeypatch.setattr(numa, "_get_numa_node_index_for_gpu_index", unreadable)
+    bind_to(torch.device("cuda", 3))
+    assert os.sched_getaffinity(0) == affinity
+    [line] = capsys.readouterr().err.splitlines()
+    assert "cuda:3 is not bound" in line
+    assert "/sys/of/gpu3" in line
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core cannot be shared out")
+def test_numactl_is_not_needed(monkeypatch: pytest.MonkeyPatch, affinity: set[int]) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("benchmarks.bert.binding._get_logical_cpus_to_bind_to", lambda **_: {min(affinity)})
+    bind_to(torch.device("cuda", 0))
+    assert os.sched_getaffinity(0) == {min(affinity)}
