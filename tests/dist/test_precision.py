@@ -18,6 +18,7 @@ from benchmarks.bert.optim.loss_scale import UNSCALED, LossScale
 from benchmarks.bert.trainer import OPTIMIZERS, Trainer, build_trainer
 from benchmarks.bert.warm_up import warm_up
 from benchmarks.bert.world import World
+from tests.support.trainers import SMALL
 from tests.support.ranks import run_ranks
 
 NUM_VOCABULARY = 101
@@ -28,18 +29,11 @@ CPU = torch.device("cpu")
 
 def make(rank: int, num_ranks: int, scale: float | None = None, **changed: Any) -> Trainer:
     """A warmed-up trainer; `scale` is a loss scale that even fp32 is given."""
-    values: dict[str, Any] = {
+    values = SMALL | {
         "ranks_per_node": num_ranks,
-        "device": "cpu",
-        "max_length": 32,
-        "num_layers": 1,
-        "hidden_size": 32,
-        "num_heads": 2,
-        "ffn_size": 64,
         "dropout": 0.0,
         "init_std": 0.1,
         "batch_size": 4,
-        "bucket_mb": 0.02,
         "decay_steps": 100,
         "max_norm": MAX_NORM,
         "learning_rate": 1e-2,

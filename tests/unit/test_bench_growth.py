@@ -199,7 +199,7 @@ def test_plans_differ_in_growth_shorter_runs_in_their_steps_and_the_first_stage_
 
 def test_a_deeper_model_is_grown_in_quarters_too() -> None:
     deep = Plans(24, 400)
-    assert deep.main["mslt"].startswith("mslt:6,12,18,24@")
+    assert deep.main["mslt"]["GROWTH"].startswith("mslt:6,12,18,24@")
     last = {name: deep.plan_named(name).stages[-1].size for name in deep.of_all_steps}
     assert last.pop("6 layers alone") == Size(6, 64)
     assert set(last.values()) == {Size(24, 64)}

@@ -43,17 +43,10 @@ from tests.support.optim import (
     take,
     train,
 )
+from tests.support.trainers import SMALL
 
 CPU = torch.device("cpu")
 ALONE = World(rank=0, num_ranks=1, local_rank=0, ranks_per_node=1, rendezvous=None)
-SMALL: dict[str, Any] = {
-    "device": "cpu",
-    "max_length": 32,
-    "num_layers": 1,
-    "hidden_size": 32,
-    "num_heads": 2,
-    "ffn_size": 64,
-}
 MAKERS: dict[str, dict[str, Any]] = {
     "adam": {"kind": Adam},
     "lamb": {"kind": Lamb},
@@ -284,7 +277,7 @@ def test_groups_may_be_empty(kind: Kind) -> None:
 
 def trained(optimizer: str, precision: str) -> dict[str, Tensor]:
     """The tensors of a trainer after two steps."""
-    config = Config(**SMALL, optimizer=optimizer, precision=precision, learning_rate=1e-4, decay_steps=9, batch_size=4)
+    config = Config(**SMALL, optimizer=optimizer, precision=precision, learning_rate=1e-4, batch_size=4)
     with process_group(ALONE, CPU, 30):
         trainer = build_trainer(config, ALONE, CPU, seed=3, num_vocabulary=101)
         with trainer.gradient.discovering():

@@ -20,6 +20,8 @@ SHORTER = (0.25, 0.5, 0.75)  # parts of the steps, of runs without growth that e
 _EQUAL_PARTS, _LONG_ENDS = "0.21,0.21,0.21,0.21", "0.3,0.1,0.1,0.1"
 _TUNED = "0.45,0.05,0.05,0.05"  # by tools.tune, docs/growth.md
 
+Variables = dict[str, str]
+
 
 @dataclass(frozen=True)
 class Plans:
@@ -34,19 +36,19 @@ class Plans:
         return f"{self._quarters()[0]} layers alone"
 
     @property
-    def main(self) -> dict[str, str]:
-        """The value of GROWTH by name. The last one's stage is that of plans before it."""
+    def main(self) -> dict[str, Variables]:
+        """By name, what differs from a run of the whole model. The last one's stage is that of plans before it."""
         one, two, _, all_of_them = self._quarters()
         return {
-            BASE: "none",
+            BASE: {},
             "mslt": self._mslt(_EQUAL_PARTS),
             "mslt, embeddings=frozen": self._mslt(_EQUAL_PARTS, "embeddings=frozen"),
-            "progressive_stacking": f"progressive_stacking:{one},{two},{all_of_them}@0.125,0.175,0.7",
-            self.alone: "none",
+            "progressive_stacking": {"GROWTH": f"progressive_stacking:{one},{two},{all_of_them}@0.125,0.175,0.7"},
+            self.alone: {"NUM_LAYERS": str(one)},
         }
 
     @property
-    def variants(self) -> dict[str, str]:
+    def variants(self) -> dict[str, Variables]:
         """What the paper leaves open, and longer first and joint stages."""
         return {
             "mslt, init=fresh": self._mslt(_EQUAL_PARTS, "init=fresh"),
@@ -59,13 +61,13 @@ class Plans:
         }
 
     @property
-    def of_all_steps(self) -> dict[str, str]:
-        return self.main | self.variants
+    def shorter(self) -> dict[str, Variables]:
+        """Runs without growth whose schedule ends sooner."""
+        return {f"{BASE}, {part:g} of the steps": {"MAX_STEPS": str(round(part * self.num_steps))} for part in SHORTER}
 
     @property
-    def shorter(self) -> dict[str, float]:
-        """By name the part of the steps that a run without growth takes."""
-        return {f"{BASE}, {part:g} of the steps": part for part in SHORTER}
+    def of_all_steps(self) -> dict[str, Variables]:
+        return self.main | self.variants
 
     def runs_due(self, num_seeds: int, num_variant_seeds: int) -> list[tuple[str, int]]:
         """Names and seeds, those of the main plans first."""
@@ -74,14 +76,7 @@ class Plans:
         return [(name, seed) for names, count in seeds for seed in range(1, count + 1) for name in names]
 
     def variables_of(self, name: str, seed: int) -> dict[str, str]:
-        part = self.shorter.get(name, 1.0)
-        own = {
-            "GROWTH": self.of_all_steps.get(name, BASE),
-            "NUM_LAYERS": str(self._quarters()[0] if name == self.alone else self.num_layers),
-            "MAX_STEPS": str(round(part * self.num_steps)),
-            "SEED": str(seed),
-        }
-        return self.base | own
+        return self.base | (self.of_all_steps | self.shorter)[name] | {"SEED": str(seed)}
 
     def folder_of(self, out: Path, name: str, seed: int) -> Path:
         of_name = "".join(letter if letter.isalnum() else "_" for letter in name)
@@ -92,7 +87,8 @@ class Plans:
 
     @property
     def base(self) -> dict[str, str]:
-        return _exports() | {"NUM_LAYERS": str(self.num_layers), "MAX_STEPS": str(self.num_steps)}
+        own = {"NUM_LAYERS": str(self.num_layers), "MAX_STEPS": str(self.num_steps), "GROWTH": "none"}
+        return _exports() | own
 
     @property
     def config(self) -> Config:
@@ -109,7 +105,8 @@ class Plans:
     def distinct_stages(self) -> list[tuple[str, str, int]]:
         """Of all plans, those that cost something of their own: name, a plan that has it, its number there."""
         found: dict[str, tuple[str, str, int]] = {}
-        for name, growth in self.of_all_steps.items():
+        for name in self.of_all_steps:
+            growth = self.variables_of(name, 1)["GROWTH"]
             for number, stage in enumerate(self.plan_named(name).stages):
                 found.setdefault(name_of(stage), (name_of(stage), growth, number))
         return list(found.values())
@@ -117,9 +114,9 @@ class Plans:
     def _quarters(self) -> list[int]:
         return [self.num_layers * number // 4 for number in range(1, 5)]
 
-    def _mslt(self, parts: str, *options: str) -> str:
+    def _mslt(self, parts: str, *options: str) -> Variables:
         layers = ",".join(map(str, self._quarters()))
-        return ":".join([f"mslt:{layers}@{parts}+joint", *options])
+        return {"GROWTH": ":".join([f"mslt:{layers}@{parts}+joint", *options])}
 
 
 @cache
