@@ -169,6 +169,11 @@ def test_the_probability_to_keep_a_layer_falls_with_its_height_and_with_the_step
         assert all(later <= now for now, later in zip(kept, drop.keep(step + 100, 12), strict=True))
 
 
+def test_a_first_stage_is_no_boundary_and_may_be_shorter_than_rewarming() -> None:
+    assert parse("progressive_stacking:6,12@5,95:rewarm=20", FULL, NUM_STEPS).rewarm_steps == 20
+    assert "at most 5" in refusal_of("progressive_stacking:6,12@95,5:rewarm=20")
+
+
 @pytest.mark.parametrize("num_steps", [1, 2, 500])
 @pytest.mark.parametrize("rate", [1e-12, 0.001, 1.0])
 def test_the_mean_share_of_steps_is_that_of_all_steps(num_steps: int, rate: float) -> None:

@@ -470,11 +470,14 @@ def test_what_only_some_values_contradict_is_for_the_study_to_find(
     tune: Callable[..., int], runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Defaults in a placeholder's place would refuse both: BERT-large has 16 heads."""
-    sizes = ("--set", "HIDDEN_SIZE=60", "--set", "NUM_HEADS={heads}", "--set", f"LEARNING_RATE={BEST_RATE}")
-    assert tune(*sizes, "--range", "heads=4|5|7", "--trials", 8, "--pruner", "none") == 0
+    values = ("HIDDEN_SIZE=60", "NUM_HEADS={heads}", "BATCH_SIZE=20", "GRADIENT_ACCUMULATION_STEPS={heads}")
+    sizes = [word for value in (*values, f"LEARNING_RATE={BEST_RATE}") for word in ("--set", value)]
+    assert tune(*sizes, "--range", "heads=7|5|4", "--trials", 8, "--pruner", "none") == 0
     said = capsys.readouterr()
     assert "8 trials were refused, the last: HIDDEN_SIZE=60 must be a multiple of NUM_HEADS=7" in said.err
-    assert said.out.rindex("refused") > said.out.rindex("samples |")
+    [row, *_] = [line for line in said.out.splitlines() if "refused" in line]
+    assert row.count("=7") == 2  # both problems, on one line
+    assert said.out.index("refused") > said.out.rindex("samples |")
     assert tune(*sizes, "--set", "BETA_2=2", "--range", "heads=4|5|7", study="other") == 2
     assert "BETA_2=2.0" in capsys.readouterr().err
 
